@@ -40,12 +40,12 @@ class Step:
         self._control = control
         self._reporter = RunReporter(config.resolve({}))
 
-    def traced(self, one: Trace, is_first: bool = False) -> Any:
+    def traced(self, trace: Trace, is_first: bool = False) -> Any:
         """The new graph."""
 
         @tf.function(autograph=False)
         def function(inputs: tf.Tensor) -> tf.Tensor:
-            self.traces.add(one, self._control, self._reporter, None if is_first else self._meet)
+            self.traces.add(trace, self._control, self._reporter, None if is_first else self._meet)
             return inputs
 
         return function.get_concrete_function(tf.TensorSpec([2]))
@@ -56,11 +56,11 @@ class Step:
 
 def test_each_graph_is_known_by_what_it_does() -> None:
     step = Step()
-    one, other = trace("a"), trace("a", "b")
-    graphs = [step.traced(one), step.traced(other)]
-    assert [step.traces.of(graph).trace for graph in graphs] == [one, other]
+    first, other = trace("a"), trace("a", "b")
+    graphs = [step.traced(first), step.traced(other)]
+    assert [step.traces.of(graph).trace for graph in graphs] == [first, other]
     assert step.traces.of(graphs[1]).marked == other.reduced
-    stranger = Step().traced(one)
+    stranger = Step().traced(first)
     with pytest.raises(KeyError):
         step.traces.of(stranger)
 
@@ -69,7 +69,7 @@ def test_ranks_meet_for_what_they_have_not_compared_yet(engine: Engine) -> None:
     step = Step(engine)
     step.traced(trace("a"), is_first=True)
     assert step.meetings == 0
-    for one, meetings in (
+    for changed, meetings in (
         (trace("a"), 0),  # another shape of the inputs, and the same gradients
         (trace("a", "b"), 1),
         (trace("b", "a"), 2),  # the order is another
@@ -77,7 +77,7 @@ def test_ranks_meet_for_what_they_have_not_compared_yet(engine: Engine) -> None:
         (Trace((marked("a", is_gathered=True),), {}), 3),
         (trace(), 3),  # an evaluation
     ):
-        step.traced(one)
+        step.traced(changed)
         assert step.meetings == meetings
 
 
@@ -101,7 +101,7 @@ IN_DATASET = Trace((marked("a", in_dataset=True), marked("b")), {})
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("unplanned", "said"),
     [
         (trace("a", missing=("spare",)), "train_step computes no gradient for 'spare': it is None"),
         (trace("a", jacobians=("w", "v")), "returns gradients per example of 'w', 'v', of each"),
@@ -113,11 +113,11 @@ IN_DATASET = Trace((marked("a", in_dataset=True), marked("b")), {})
     ],
 )
 def test_unplanned_gradients_are_logged_once(
-    one: Trace, said: str, caplog: pytest.LogCaptureFixture
+    unplanned: Trace, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     step = Step()
     for _ in range(2):
-        step.traced(one)
+        step.traced(unplanned)
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert re.search(said, record.getMessage())

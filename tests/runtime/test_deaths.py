@@ -364,14 +364,14 @@ def test_slow_network_is_waited_for(
         (workers.folder / "go-on").touch()
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
-    told_of = [json.loads((job.folder / f"slow.{rank}.json").read_text()) for rank in (0, 1)]
+    reports = [json.loads((job.folder / f"slow.{rank}.json").read_text()) for rank in (0, 1)]
     # Each of two ranks sends as much as it reduces. A token bucket lets no more through than its
     # depth and what its rate allows; 1 % is for tc's rounding of the rate.
     least_seconds = (sum(plan.num_bytes) - burst_bytes("10mbit")) / (1.01 * 10e6 / 8)
     for step in (4, 5, 6):  # whole under the new rate, counted from 0
-        begins, ends = zip(*(one["seconds"][step] for one in told_of), strict=True)
+        begins, ends = zip(*(report["seconds"][step] for report in reports), strict=True)
         assert max(ends) - min(begins) > least_seconds
-    assert [one["error"] < 1e-4 for one in told_of] == [True, True], told_of
+    assert [report["error"] < 1e-4 for report in reports] == [True, True], reports
 
 
 def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:

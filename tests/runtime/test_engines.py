@@ -109,7 +109,7 @@ def test_cost_of_two_streams_is_measured_within_the_first_steps(engines: Job) ->
     for rank in range(engines.world_size):
         value: dict[str, Any] = engines.value("two_at_once_as_measured", rank)
         assert value["streams"] == 2
-        [note] = [one for one in value["notes"] if "concurrent all-reduces" in one]
+        [note] = [text for text in value["notes"] if "concurrent all-reduces" in text]
         assert f"{value['contention']:.2f}" in note
         assert NOT_EXECUTED not in engines.log("two_at_once_as_measured", rank)
         reported.append(value)

@@ -30,12 +30,12 @@ def test_environment_fingerprint_describes_this_process() -> None:
 def test_environment_fingerprints_differ_in_one_field(
     name: str, other: tuple[str, str, int]
 ) -> None:
-    one, two = (
+    first, second = (
         fingerprint.environment_fingerprint("lanes", "float32 (8, 4)", 2),
         fingerprint.environment_fingerprint(*other),
     )
-    assert one.keys() == two.keys()
-    assert [key for key in one if one[key] != two[key]] == [name]
+    assert first.keys() == second.keys()
+    assert [key for key in first if first[key] != second[key]] == [name]
 
 
 def test_environment_fingerprint_is_json_text() -> None:

@@ -32,9 +32,9 @@ def test_executed_graph_holds_the_plan_with_its_control_edges(
     plans: Job, three_groups: Plan
 ) -> None:
     graph = plans.value("three_groups", rank=1)["graph"]
-    found = [(one["group"], one["num_threads"], one["tensor_names"]) for one in graph]
+    found = [(group["group"], group["num_threads"], group["tensor_names"]) for group in graph]
     assert found == groups_of(three_groups)
-    assert [one["after_groups"] for one in graph] == [[], [0], [1]]
+    assert [group["after_groups"] for group in graph] == [[], [0], [1]]
 
 
 def test_telemetry_holds_the_plan(plans: Job, three_groups: Plan) -> None:

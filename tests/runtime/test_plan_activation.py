@@ -145,12 +145,12 @@ def test_recording_schedule_depends_on_the_options_not_on_the_disk(
     """Also where nothing can be written any more: who tells the story decides nothing."""
     if blocked:
         (tmp_path / "log").write_text("a file where a folder should be")
-    kept: list[int] = []
+    exported_steps: list[int] = []
     traced: list[int] = []
 
     class Noting(RunReporter):
         def on_graph(self, step, trace, groups):
-            kept.append(step)
+            exported_steps.append(step)
             super().on_graph(step, trace, groups)
 
         def on_step_telemetry(self, step, called_ns, all_reduces, observation=None, timeline=None):
@@ -170,7 +170,7 @@ def test_recording_schedule_depends_on_the_options_not_on_the_disk(
         session.record_graph(number, graph)
     reporter.close()
     session.close()
-    assert (kept, traced) == ([1], [2, 3])
+    assert (exported_steps, traced) == ([1], [2, 3])
     files = [event_reader.read(path) for path in tmp_path.glob(event_reader.PATTERN)]
     assert [file.graph_written is not None for file in files] == ([] if blocked else [True])
 

@@ -39,9 +39,9 @@ def test_similar_job_is_found_by_network_rate(tmp_path: Path) -> None:
     for rate in (1e8, 1e9):
         cache.store(replace(CONCLUSION, bytes_per_second=rate))
     nearest = cache.nearest()
-    for rate, kept in ((1.2e8, 1e8), (2e9, 1e9)):
+    for rate, cached_rate in ((1.2e8, 1e8), (2e9, 1e9)):
         found = nearest(rate)
-        assert found is not None and found.job == replace(job, bytes_per_second=kept)
+        assert found is not None and found.job == replace(job, bytes_per_second=cached_rate)
     assert nearest(1e11) is None
     assert replace(cache, folder=None).nearest()(1e9) is None
 

@@ -23,10 +23,10 @@ def fresh() -> Iterator[None]:
 @pytest.fixture
 def state(horovod: None) -> Iterator[elastic.ObjectState]:
     """The elastic state that `hvd.elastic.run` notifies of other hosts while it runs."""
-    one = elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0)
-    elastic.notification_manager.register_listener(one)
-    yield one
-    elastic.notification_manager.remove_listener(one)
+    state = elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0)
+    elastic.notification_manager.register_listener(state)
+    yield state
+    elastic.notification_manager.remove_listener(state)
 
 
 def meeting(**given: object) -> tuple[Rendezvous, RunReporter]:
@@ -35,30 +35,30 @@ def meeting(**given: object) -> tuple[Rendezvous, RunReporter]:
 
 
 def test_rendezvous_before_hvd_init_raises() -> None:
-    one, reporter = meeting()
+    rendezvous, reporter = meeting()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
-            one.join(reporter)
-        assert one.control is None
-        assert not one.is_alone and not one.is_over
+            rendezvous.join(reporter)
+        assert rendezvous.control is None
+        assert not rendezvous.is_alone and not rendezvous.is_over
 
 
 @pytest.mark.usefixtures("horovod")
 def test_single_process_runs_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    one, reporter = meeting()
-    one.join(reporter)
-    assert one.is_alone
-    assert one.control is None
-    assert not one.is_over
+    rendezvous, reporter = meeting()
+    rendezvous.join(reporter)
+    assert rendezvous.is_alone
+    assert rendezvous.control is None
+    assert not rendezvous.is_over
     assert "one process: train_step runs as it is" in caplog.text
 
 
 @pytest.mark.usefixtures("horovod")
 def test_default_thread_counts_are_the_backends() -> None:
-    one, reporter = meeting()
-    one.join(reporter)
-    lanes = one.options.backend
-    assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)
+    rendezvous, reporter = meeting()
+    rendezvous.join(reporter)
+    lanes = rendezvous.options.backend
+    assert rendezvous.options.strategy == lanes.default_threads(config.resolve({}).strategy)
     requested, reporter = meeting(strategy=strategies.Libra(threads=(1, 3)))
     requested.join(reporter)
     assert requested.options.strategy.allowed_threads == (1, 3)
@@ -67,24 +67,24 @@ def test_default_thread_counts_are_the_backends() -> None:
 def test_elastic_reset_ends_the_rendezvous(
     state: elastic.ObjectState,
 ) -> None:
-    one, reporter = meeting(plan=ONE)
-    one.join(reporter)
-    assert one.is_alone and not one.is_over
+    rendezvous, reporter = meeting(plan=ONE)
+    rendezvous.join(reporter)
+    assert rendezvous.is_alone and not rendezvous.is_over
     state.on_reset()
-    assert one.is_over
-    one.end()
-    assert not one.is_over and not one.is_alone
-    assert one.given == ONE
-    one.join(reporter)
-    assert one.is_alone and not one.is_over
+    assert rendezvous.is_over
+    rendezvous.end()
+    assert not rendezvous.is_over and not rendezvous.is_alone
+    assert rendezvous.given == ONE
+    rendezvous.join(reporter)
+    assert rendezvous.is_alone and not rendezvous.is_over
 
 
 def test_every_rendezvous_is_notified_of_a_reset_once(state: elastic.ObjectState) -> None:
-    one, reporter = meeting()
+    rendezvous, reporter = meeting()
     for _ in range(3):
-        one.join(reporter)
+        rendezvous.join(reporter)
     assert len(state._reset_callbacks) == 1
     other, reporter = meeting()
     other.join(reporter)
     state.on_reset()
-    assert one.is_over and other.is_over
+    assert rendezvous.is_over and other.is_over

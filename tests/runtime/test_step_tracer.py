@@ -27,8 +27,8 @@ def made() -> tuple[Any, Any, KnownTrace, list[tf.Variable]]:
         layers = [layer, captured]
         with tf.GradientTape() as tape:
             loss = loss_of(layers, inputs)
-        for one, gradient in zip(layers, tape.gradient(loss, layers), strict=True):
-            one.assign_sub(0.1 * gradient)
+        for variable, gradient in zip(layers, tape.gradient(loss, layers), strict=True):
+            variable.assign_sub(0.1 * gradient)
         return loss
 
     traces = Traces()
@@ -47,7 +47,10 @@ def test_call_lists_the_variables_among_its_arguments(made: Any) -> None:
     for layer in (given, other):
         call = call_of(made, VALUES, layer)
         assert call.given == (int(layer.handle._id),)
-        assert {id(one.tensor) for one in call.touched()} == {id(captured.handle), id(layer.handle)}
+        assert {id(touched.tensor) for touched in call.touched()} == {
+            id(captured.handle),
+            id(layer.handle),
+        }
     named = call_of(made, VALUES, layer=other)
     assert named.given == (int(other.handle._id),)
 
@@ -55,7 +58,7 @@ def test_call_lists_the_variables_among_its_arguments(made: Any) -> None:
 def test_graph_of_a_trace_is_read_once(made: Any) -> None:
     _, concrete, known, (_, given, other) = made
     with mock.patch.object(traced_graph, "read", wraps=traced_graph.read) as read:
-        calls = [call_of(made, VALUES, one) for one in (given, other)]
+        calls = [call_of(made, VALUES, weight) for weight in (given, other)]
         flows = [known.flow(concrete, call.touched()) for call in calls]
         certain = [known.certain(concrete) for _ in range(2)]
     assert read.call_count == 1

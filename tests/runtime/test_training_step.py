@@ -33,46 +33,46 @@ def training() -> TrainingFunction:
 
 
 def test_before_the_first_step_nothing_is_known() -> None:
-    one = training()
-    assert one.state == TuningState(Phase.TRACE)
-    assert not one.settled
-    assert one.explain() == "phase: trace"
-    one.check_variables()  # there is nothing to compare, and no other rank
-    one.close()
-    assert one.state == TuningState(Phase.TRACE)
+    training_step = training()
+    assert training_step.state == TuningState(Phase.TRACE)
+    assert not training_step.settled
+    assert training_step.explain() == "phase: trace"
+    training_step.check_variables()  # there is nothing to compare, and no other rank
+    training_step.close()
+    assert training_step.state == TuningState(Phase.TRACE)
 
 
 def test_step_before_horovod_knows_the_job_is_rejected_every_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TF_LIBRA_LAUNCHER", "horovod")
-    one = training()
+    training_step = training()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
-            one.step((tf.constant(1.0),), {})
-    assert one.state.phase is Phase.TRACE
+            training_step.step((tf.constant(1.0),), {})
+    assert training_step.state.phase is Phase.TRACE
 
 
 def test_call_from_inside_of_another_function_is_rejected() -> None:
-    one = training()
-    outer = tf.function(lambda inputs: one.step((inputs,), {}))
+    training_step = training()
+    outer = tf.function(lambda inputs: training_step.step((inputs,), {}))
     with pytest.raises(ValueError, match=r"called.*tf\.function"):
         outer(tf.constant(1.0))
 
 
 def test_call_in_a_graph_of_version_1_is_rejected() -> None:
-    one = training()
+    training_step = training()
     with (
         tf.Graph().as_default(),
         pytest.raises(ValueError, match="disable_eager_execution"),
     ):
-        one.step((tf.constant(1.0),), {})
+        training_step.step((tf.constant(1.0),), {})
 
 
 def test_step_under_a_strategy_of_tensorflow_is_rejected() -> None:
-    one = training()
+    training_step = training()
     with tf.distribute.MirroredStrategy(["cpu:0"]).scope(), pytest.raises(ValueError):
-        one.step((tf.constant(1.0),), {})
+        training_step.step((tf.constant(1.0),), {})
 
 
 def test_functions_of_one_name_have_different_identities() -> None:
@@ -89,13 +89,13 @@ def test_closed_function_traces_no_step_for_the_log_directory(plans: Job) -> Non
 
 
 def test_missing_attribute_of_a_tf_function_raises_with_advice() -> None:
-    one = tf_libra.optimize()(tf.function(step))
+    decorated = tf_libra.optimize()(tf.function(step))
     with pytest.raises(AttributeError, match=r"'step'.* has no 'get_concrete_function': .* by ca"):
-        one.get_concrete_function(tf.constant(1.0))
-    assert one.__wrapped__.get_concrete_function(tf.constant(1.0))(tf.constant(2.0)) == 4
+        decorated.get_concrete_function(tf.constant(1.0))
+    assert decorated.__wrapped__.get_concrete_function(tf.constant(1.0))(tf.constant(2.0)) == 4
     with pytest.raises(AttributeError, match=r"has no 'nothing'$"):
-        _ = one.nothing
-    assert not hasattr(one, "python_function")
+        _ = decorated.nothing
+    assert not hasattr(decorated, "python_function")
 
 
 def test_copy_of_an_object_that_has_a_step_has_a_step_of_its_own() -> None:
@@ -124,8 +124,8 @@ def test_objects_of_a_decorated_method_need_not_be_hashable() -> None:
         def learn(self, inputs: tf.Tensor) -> tf.Tensor:
             return self.rate * inputs
 
-    one, other = Agent(1.0), Agent(3.0)
-    assert one.learn.__func__ is one.learn.__func__ is not other.learn.__func__
+    first, other = Agent(1.0), Agent(3.0)
+    assert first.learn.__func__ is first.learn.__func__ is not other.learn.__func__
 
 
 def test_objects_without_weak_references_have_steps_of_their_own() -> None:
@@ -144,5 +144,5 @@ def test_autograph_does_not_convert_a_step() -> None:
     class Agent:
         step = tf_libra.optimize()(tf.function(step))
 
-    for one in (Agent.step, Agent().step):
-        assert is_autograph_artifact(one)
+    for function in (Agent.step, Agent().step):
+        assert is_autograph_artifact(function)

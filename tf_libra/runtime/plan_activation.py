@@ -79,8 +79,8 @@ class PlanActivator:
 
     def release(self, all_but: Plan | None) -> None:
         """Unregisters plans under which no call will be made."""
-        kept = None if all_but is None else all_but.fingerprint
-        for fingerprint in [other for other in self._registered if other != kept]:
+        excepted = None if all_but is None else all_but.fingerprint
+        for fingerprint in [other for other in self._registered if other != excepted]:
             grappler.unregister(self._registered.pop(fingerprint))
             self._profilers.pop(fingerprint, None)
             self._num_calls.pop(fingerprint, None)
