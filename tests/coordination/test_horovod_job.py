@@ -37,10 +37,10 @@ def test_lost_rank_is_what_horovod_recovers_from() -> None:
 @pytest.fixture
 def state() -> Iterator[elastic.ObjectState]:
     """A state that `hvd.elastic.run` would keep informed."""
-    one = elastic.ObjectState(bcast_object=lambda value: value, get_rank=lambda: 0, epoch=0)
-    elastic.notification_manager.register_listener(one)
-    yield one
-    elastic.notification_manager.remove_listener(one)
+    state = elastic.ObjectState(bcast_object=lambda value: value, get_rank=lambda: 0, epoch=0)
+    elastic.notification_manager.register_listener(state)
+    yield state
+    elastic.notification_manager.remove_listener(state)
 
 
 class Listener:

@@ -161,12 +161,14 @@ def test_two_processes_of_one_rank_are_named_on_all(
     second = replace(place, rank=number, local_world_size=2)
     ranks = [*(r for r in range(3) if r != 2), second]
 
-    def run(one: Any) -> Any:
-        if one is second:
+    def run(place_or_rank: Any) -> Any:
+        if place_or_rank is second:
             first.wait(SECONDS)
-        job = LaunchedJob(replace(place, rank=one) if isinstance(one, int) else one)
+        job = LaunchedJob(
+            replace(place, rank=place_or_rank) if isinstance(place_or_rank, int) else place_or_rank
+        )
         try:
-            if one == number:
+            if place_or_rank == number:
                 launched_job._meeting(job.environment).client(SECONDS)
                 first.set()
             return exchanged(job)
@@ -212,8 +214,10 @@ def test_rank_0_that_ends_early_is_named_at_once(place: LauncherEnvironment) -> 
 
 def test_another_world_size_is_named_on_all(place: LauncherEnvironment) -> None:
     def run(job: LaunchedJob) -> Any:
-        one = job.environment
-        return exchanged(LaunchedJob(replace(one, world_size=4 if one.rank == 2 else 3)))
+        environment = job.environment
+        return exchanged(
+            LaunchedJob(replace(environment, world_size=4 if environment.rank == 2 else 3))
+        )
 
     errors = on_ranks(place, run)
     assert [type(error) for error in errors] == [ValueError] * 3
@@ -227,7 +231,7 @@ def test_another_version_is_named_on_all(
     monkeypatch.setattr(launched_job.metadata, "version", lambda _: "0.0.1")
     [error] = on_ranks(place, exchanged, ranks=[1])
     [first] = on_ranks(place, exchanged, ranks=[0])
-    assert [type(one) for one in (error, first)] == [ValueError] * 2
+    assert [type(failure) for failure in (error, first)] == [ValueError] * 2
     assert str(error) == str(first)
     assert "rank 1" in str(error) and "0.0.1" in str(error)
 

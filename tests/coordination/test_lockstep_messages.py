@@ -76,20 +76,20 @@ class Job:
         return self.pool.submit(call, self.ranks[rank])
 
     def on_all(self, call: Callable[[int, LockstepMailbox], Any]) -> list[Any]:
-        futures = [self.pool.submit(call, *one) for one in enumerate(self.ranks)]
+        futures = [self.pool.submit(call, *arguments) for arguments in enumerate(self.ranks)]
         return [future.result(60) for future in futures]
 
 
 @contextlib.contextmanager
 def job(size: int, terms: ControlConfig = PATIENT, period: float = PERIOD) -> Iterator[Job]:
-    one = Job(size, terms, period)
+    started = Job(size, terms, period)
     try:
-        yield one
+        yield started
     finally:
-        for rank in one.ranks:
+        for rank in started.ranks:
             rank.stop()
-        one.collective.shut_down()
-        one.pool.shutdown()
+        started.collective.shut_down()
+        started.pool.shutdown()
 
 
 @given(
@@ -113,18 +113,18 @@ def test_every_rank_receives_all_messages(
         return found
 
     # No round comes before a request: it might find ranks that have sent only half of it.
-    with job(size, period=3600) as one:
+    with job(size, period=3600) as workers:
         expected = [[bytes([rank]) + payload for rank in range(size)] for payload in payloads]
-        assert one.on_all(take_part) == [expected] * size
-        assert one.on_all(lambda _, rounds: rounds.end("done", gives_up=False)) == [True] * size
+        assert workers.on_all(take_part) == [expected] * size
+        assert workers.on_all(lambda _, rounds: rounds.end("done", gives_up=False)) == [True] * size
         ranks = ", ".join(f"rank {rank}" for rank in range(size))
-        assert {reason for _, reason, _ in one.failed} == {f"{ranks} came to an end: done"}
+        assert {reason for _, reason, _ in workers.failed} == {f"{ranks} came to an end: done"}
 
 
 @pytest.mark.parametrize("at", ["idle", "in an exchange", "in a step", "giving up, too"])
 def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
     # Where all give up, no round is held before all have said so.
-    with job(3, period=3600 if "too" in at else PERIOD) as one:
+    with job(3, period=3600 if "too" in at else PERIOD) as workers:
         others: list[Future[Any]] = []
         entered = threading.Barrier(3)
         leave = threading.Event()
@@ -135,32 +135,32 @@ def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
                 leave.wait(60)
 
         if at == "in an exchange":
-            others = [one.on(rank, lambda r: r.exchange("a gathering", b"")) for rank in (0, 2)]
+            others = [workers.on(rank, lambda r: r.exchange("a gathering", b"")) for rank in (0, 2)]
         elif at == "in a step":
-            others = [one.on(rank, in_step) for rank in (0, 2)]
+            others = [workers.on(rank, in_step) for rank in (0, 2)]
             entered.wait()
         elif at == "giving up, too":
-            others = [one.on(rank, lambda r: r.end("so do I")) for rank in (0, 2)]
-        assert one.on(1, lambda r: r.end("ValueError: no such thing")).result(60)
-        for rank, rounds in enumerate(one.ranks):
+            others = [workers.on(rank, lambda r: r.end("so do I")) for rank in (0, 2)]
+        assert workers.on(1, lambda r: r.end("ValueError: no such thing")).result(60)
+        for rank, rounds in enumerate(workers.ranks):
             rounds._thread.join(60)
             expected = (
                 "rank 0 gave up: so do I" if "too" in at else "rank 1 gave up: ValueError: no"
             )
             with pytest.raises(LostRankError, match=expected):
-                one.on(rank, lambda r: r.exchange("what follows", b"")).result(60)
+                workers.on(rank, lambda r: r.exchange("what follows", b"")).result(60)
         leave.set()
         for other in others if at == "in an exchange" else ():
             with pytest.raises(LostRankError, match=r"rank 1 .*ValueError: no such thing"):
                 other.result(60)
         # Only who waits in a step is to be torn out of it.
-        assert {in_step for _, _, in_step in one.failed} == {at == "in a step"}
-        assert sorted(rank for rank, _, _ in one.failed) == [0, 1, 2]
+        assert {in_step for _, _, in_step in workers.failed} == {at == "in a step"}
+        assert sorted(rank for rank, _, _ in workers.failed) == [0, 1, 2]
 
 
 def test_rank_whose_step_waits_for_who_waits_here_is_named() -> None:
     """Rank 1 has not come to the step that rank 0 executes, and waits for rank 0 elsewhere."""
-    with job(2) as one:
+    with job(2) as workers:
         entered, leave = threading.Event(), threading.Event()
 
         def in_step(rounds: LockstepMailbox) -> None:
@@ -168,16 +168,16 @@ def test_rank_whose_step_waits_for_who_waits_here_is_named() -> None:
                 entered.set()
                 leave.wait(60)
 
-        first = one.on(0, in_step)
+        first = workers.on(0, in_step)
         entered.wait(60)
         with pytest.raises(EngineError, match=r"rank 1.*rank 0.*step 1"):
-            one.on(1, lambda r: r.exchange("a new trace", b"")).result(60)
+            workers.on(1, lambda r: r.exchange("a new trace", b"")).result(60)
         leave.set()
         first.result(60)
 
 
 def test_rank_that_is_late_with_a_step_which_others_have_ended_is_waited_for() -> None:
-    with job(2) as one:
+    with job(2) as workers:
         entered, leave = threading.Event(), threading.Event()
 
         def slow(rounds: LockstepMailbox) -> list[bytes]:
@@ -191,27 +191,29 @@ def test_rank_that_is_late_with_a_step_which_others_have_ended_is_waited_for() -
                 pass
             return rounds.exchange("a gathering", b"1")
 
-        first, second = one.on(0, slow), one.on(1, fast)
+        first, second = workers.on(0, slow), workers.on(1, fast)
         entered.wait(60)
-        while not any(note.what for note in one.ranks[0]._last):  # a round in which one waits
+        while not any(note.what for note in workers.ranks[0]._last):  # a round in which one waits
             assert not second.done()
         leave.set()
         assert first.result(60) == second.result(60) == [b"0", b"1"]
 
 
 def test_ranks_at_different_exchanges_both_say_so() -> None:
-    with job(2) as one:
-        found = [one.on(rank, lambda r, at=at: r.exchange(at, b"")) for rank, at in enumerate("ab")]
+    with job(2) as workers:
+        found = [
+            workers.on(rank, lambda r, at=at: r.exchange(at, b"")) for rank, at in enumerate("ab")
+        ]
         for future in found:
             with pytest.raises(EngineError, match=r"rank 0.*rank 1"):
                 future.result(60)
         # That ends nothing: who catches it may go on.
-        answers = one.on_all(lambda rank, r: r.exchange("c", bytes([rank])))
+        answers = workers.on_all(lambda rank, r: r.exchange("c", bytes([rank])))
         assert answers == [[b"\0", b"\1"]] * 2
 
 
 def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
-    with job(2, ControlConfig(0, 1.0, 60.0)) as one:
+    with job(2, ControlConfig(0, 1.0, 60.0)) as workers:
         leave = threading.Event()
 
         def slow(rounds: LockstepMailbox) -> None:
@@ -228,12 +230,12 @@ def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
                 pass  # the other is late, and has said so
             rounds.exchange("a gathering", b"")
 
-        one.on(0, slow)
+        workers.on(0, slow)
         late = (
             r"rank 1 has waited 1 s for rank 0 \(at step 2 of f\), at a gathering.*timeout_seconds"
         )
         with pytest.raises(LostRankError, match=late):
-            one.on(1, fast).result(60)
+            workers.on(1, fast).result(60)
         leave.set()
 
 
@@ -258,26 +260,27 @@ def test_process_that_answers_no_more_is_given_up(capfd: pytest.CaptureFixture[s
 
 
 def test_failure_of_the_collective_is_everybodys() -> None:
-    with job(2) as one:
-        waiting = one.on(0, lambda r: r.exchange("a gathering", b""))
-        one.collective.shut_down()
+    with job(2) as workers:
+        waiting = workers.on(0, lambda r: r.exchange("a gathering", b""))
+        workers.collective.shut_down()
         with pytest.raises(LostRankError, match=r"Horovod.*Horovod"):
             waiting.result(60)
 
 
 def test_after_a_quiet_exchange_nothing_is_gathered_until_all_go_on() -> None:
-    with job(2) as one:
-        one.on_all(lambda _, r: r.exchange("join", b"", quiet=True))
-        count = one.collective._count
-        assert [r._is_quiet for r in one.ranks] == [True, True]
+    with job(2) as workers:
+        workers.on_all(lambda _, r: r.exchange("join", b"", quiet=True))
+        count = workers.collective._count
+        assert [r._is_quiet for r in workers.ranks] == [True, True]
         # Another caller may mean to be quiet, too.
-        one.on_all(lambda _, r: r.exchange("join again", b"", quiet=True))
-        one.ranks[0].resume()
-        one.ranks[1].resume()
+        workers.on_all(lambda _, r: r.exchange("join again", b"", quiet=True))
+        workers.ranks[0].resume()
+        workers.ranks[1].resume()
         assert (
-            one.on_all(lambda rank, r: r.exchange("after", bytes([rank]))) == [[b"\0", b"\1"]] * 2
+            workers.on_all(lambda rank, r: r.exchange("after", bytes([rank])))
+            == [[b"\0", b"\1"]] * 2
         )
-        assert one.collective._count > count
+        assert workers.collective._count > count
 
 
 @given(

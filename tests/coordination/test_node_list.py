@@ -33,7 +33,9 @@ def host(draw: st.DrawFn) -> tuple[str, list[str]]:
         word = draw(WORD)
         parts.append((word, [word]))
     text = "".join(part for part, _ in parts)
-    return text, ["".join(one) for one in itertools.product(*(names for _, names in parts))]
+    return text, [
+        "".join(name_parts) for name_parts in itertools.product(*(names for _, names in parts))
+    ]
 
 
 @given(st.lists(host(), min_size=1, max_size=4))
