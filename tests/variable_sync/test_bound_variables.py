@@ -35,13 +35,13 @@ def test_order_is_that_of_the_program() -> None:
     made = [tf.Variable(tf.fill([2], float(i))) for i in range(40)]
     order = np.random.default_rng(0).permutation(40)
     found = using(*(made[i] for i in order))
-    assert [int(one.read_value()[0]) for one in found] == order.tolist()
+    assert [int(variable.read_value()[0]) for variable in found] == order.tolist()
 
 
 def test_names_are_unique() -> None:
     same = [tf.Variable(0.0, name="kernel"), tf.Variable(1.0, name="kernel")]
     bias = tf.Variable(2.0, name="bias")
-    assert [(one.name, float(one.read_value())) for one in using(*same, bias)] == [
+    assert [(variable.name, float(variable.read_value())) for variable in using(*same, bias)] == [
         ("kernel", 0.0),
         ("kernel#1", 1.0),
         ("bias", 2.0),
@@ -51,14 +51,14 @@ def test_names_are_unique() -> None:
 def test_variables_of_functions_inside_are_found() -> None:
     deep = tf.Variable(3.0, name="deep")
     inner = tf.function(lambda: deep * 2.0)
-    assert [one.name for one in touched(tf.function(lambda: inner()))] == ["deep"]
+    assert [variable.name for variable in touched(tf.function(lambda: inner()))] == ["deep"]
 
 
 def test_states_of_random_generators_are_known() -> None:
     counter = tf.Variable(1, name="iteration")
     keras_state = keras.random.SeedGenerator(7).state.value
     state = tf.random.Generator.from_seed(7).state
-    assert [one.is_random_state for one in using(counter, keras_state, state)] == [
+    assert [variable.is_random_state for variable in using(counter, keras_state, state)] == [
         False,
         True,
         True,
@@ -74,7 +74,7 @@ class Pair(tf.experimental.ExtensionType):
     ("arguments", "expected"),
     [
         (lambda a, b, x: ((a, x, b), {}), "ab"),
-        (lambda a, b, x: ((x,), {"two": b, "one": a}), "ab"),
+        (lambda a, b, x: ((x,), {"second": b, "first": a}), "ab"),
         (lambda a, b, x: (({"z": b, "y": {"x": a}}, x), {}), "ab"),
         (lambda a, b, x: (([b], Pair(x, x), (a,)), {}), "ba"),
         (lambda a, b, x: ((keras.Variable(1.0), b, 3, "text", None), {}), "b"),
@@ -88,25 +88,30 @@ def test_variables_that_are_arguments_are_found(
     args, kwargs = arguments(known["a"], known["b"], tf.constant(4.0))
 
     @tf.function
-    def step(*args: Any, one: Any = None, two: Any = None) -> Any:
+    def step(*args: Any, first: Any = None, second: Any = None) -> Any:
         return captured + sum(
             tf.convert_to_tensor(part)
-            for part in tf.nest.flatten((args, one, two), expand_composites=False)
+            for part in tf.nest.flatten((args, first, second), expand_composites=False)
             if isinstance(part, tf.Variable)
         )
 
-    *given, last = (one for one in touched(step, *args, **kwargs) if one.is_variable)
+    *given, last = (variable for variable in touched(step, *args, **kwargs) if variable.is_variable)
     assert is_of(last, captured)
-    found = [name for one in given for name, v in known.items() if is_of(one, v)]
+    found = [
+        name
+        for touched_variable in given
+        for name, v in known.items()
+        if is_of(touched_variable, v)
+    ]
     assert "".join(found) == expected
 
 
 def test_variables_of_two_calls_of_one_trace_differ() -> None:
     step = tf.function(lambda v: v.assign_add(1.0))
-    one, other = tf.Variable(1.0, name="v"), tf.Variable(2.0, name="v")
-    (first,), (second,) = touched(step, one), touched(step, other)
+    original, other = tf.Variable(1.0, name="v"), tf.Variable(2.0, name="v")
+    (first,), (second,) = touched(step, original), touched(step, other)
     assert step.experimental_get_tracing_count() == 1
-    assert is_of(first, one) and is_of(second, other)
+    assert is_of(first, original) and is_of(second, other)
     assert first.key != second.key
 
 
@@ -117,14 +122,16 @@ def test_default_of_an_argument_may_be_a_variable() -> None:
     def step(x: Any, v: Any = default) -> Any:
         return x * v
 
-    assert [one.name for one in touched(step, tf.constant(1.0))] == ["default"]
+    assert [variable.name for variable in touched(step, tf.constant(1.0))] == ["default"]
 
 
 def test_tensors_that_were_captured_are_found_and_data_sets_are_not() -> None:
     rows, data = tf.ones([2, 3]), tf.data.Dataset.range(3)
     iterator = iter(data)
     found = touched(tf.function(lambda: tf.reduce_sum(rows) + tf.cast(next(iterator), tf.float32)))
-    assert [(one.name, one.is_variable) for one in found if one.is_number] == [("tensor", False)]
+    assert [(variable.name, variable.is_variable) for variable in found if variable.is_number] == [
+        ("tensor", False)
+    ]
 
 
 def held(value: Any) -> BoundVariable:
@@ -134,8 +141,8 @@ def held(value: Any) -> BoundVariable:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
 def test_equal_variables_have_equal_digests(dtype: str, shape: tuple[int, ...]) -> None:
-    one, other = (held(tf.cast(tf.ones(shape), dtype)) for _ in range(2))
-    assert one.digest() == other.digest()
+    first, other = (held(tf.cast(tf.ones(shape), dtype)) for _ in range(2))
+    assert first.digest() == other.digest()
 
 
 @pytest.mark.parametrize(
@@ -158,9 +165,9 @@ def test_not_a_number_equals_itself() -> None:
 
 def test_values_are_read_and_written_through_the_handle() -> None:
     variable = tf.Variable([1.0, 2.0])
-    (one,) = using(variable)
-    before = one.read_value()
-    one.assign(np.array([3.0, 4.0], "float32"))
+    (bound,) = using(variable)
+    before = bound.read_value()
+    bound.assign(np.array([3.0, 4.0], "float32"))
     assert variable.numpy().tolist() == [3.0, 4.0]
     assert before.numpy().tolist() == [1.0, 2.0]
 

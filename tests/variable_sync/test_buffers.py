@@ -56,7 +56,7 @@ def differing(first: dict[str, float], own: dict[str, float]) -> list[str]:
         return [tf.Variable([value], trainable=False, name=name) for name, value in values.items()]
 
     def digests(values: list[tf.Variable]) -> dict[str, str]:
-        return {one.name: digest_sample(one) for one in untouched((), values)}
+        return {variable.name: digest_sample(variable) for variable in untouched((), values)}
 
     control = cast(Control, TwoRanks(digests(weights(first))))
     return Buffers().find_differing(control, (), {}, weights(own))

@@ -138,7 +138,8 @@ def test_data_of_each_rank_are_left_alone(job: Job, case: str) -> None:
 # Case: the buffers that one line names; None for no line.
 DIFFERING = {
     "statistics_that_differ": ", ".join(
-        repr(f"net/{one}") for one in ("adapted/mean", "adapted/variance", "frozen/moving_mean")
+        repr(f"net/{suffix}")
+        for suffix in ("adapted/mean", "adapted/variance", "frozen/moving_mean")
     ),
     "statistics_that_are_named": None,
     "statistics_that_are_broadcast": None,

@@ -29,12 +29,12 @@ def shared(found: SourceFlow, variables: dict[int, Traits], data_alike: bool = T
     ranks = [
         {
             str(i): RankReport(
-                one.replication,
-                tuple(map(str, one.computed_of)),
-                one.constants,
+                judgment.replication,
+                tuple(map(str, judgment.computed_of)),
+                judgment.constants,
                 "" if data_alike else str(rank),
             )
-            for i, one in judged.items()
+            for i, judgment in judged.items()
         }
         for rank in range(2)
     ]

@@ -35,7 +35,7 @@ class Keeps:
 
     def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
         self.said.append(f"{self.name} brings back")
-        brought = {one.key for one in self.stale().values()} & held.keys()
+        brought = {variable.key for variable in self.stale().values()} & held.keys()
         self.variables = [
             variable for variable in self.variables if int(variable.handle._id) not in brought
         ]
@@ -83,8 +83,11 @@ def variables(*names: str) -> list[tf.Variable]:
 
 
 def held(*some: tf.Variable) -> dict[int, BoundVariable]:
-    every = (BoundVariable(0, one.name, one.handle, one.dtype, one.shape) for one in some)
-    return {one.key: one for one in every}
+    every = (
+        BoundVariable(0, variable.name, variable.handle, variable.dtype, variable.shape)
+        for variable in some
+    )
+    return {variable.key: variable for variable in every}
 
 
 def test_owner_records_synchronize_in_an_order_equal_on_all_ranks(every: ShardRegistry) -> None:
@@ -114,8 +117,8 @@ def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistr
     a, b, c = variables("a", "b", "c")
     reported: list[str] = []
     owner = Owner()
-    one, other = Keeps(reported, "1", a, b), Keeps(reported, "2", c)
-    for keeper in (other, one):
+    first, other = Keeps(reported, "1", a, b), Keeps(reported, "2", c)
+    for keeper in (other, first):
         every.register(keeper.name, keeper, owner)
     control: Any = Rank({"1": [1, 7]}, None)
     every.begin_step(control)
@@ -123,7 +126,7 @@ def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistr
     every.synchronize_all(control)
     assert control.sent == [{"1": [0, 1], "2": [0]}, None]  # None: all of them have all
     assert reported == ["1 brings back", "2 brings back"]
-    assert one.variables == [a] and other.variables == [c]
+    assert first.variables == [a] and other.variables == [c]
     assert every.control() is None
 
 

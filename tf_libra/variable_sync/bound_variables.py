@@ -133,8 +133,8 @@ def captures(concrete: Any) -> list[Any]:
 
 
 def _num_captured(concrete: Any) -> int:
-    asked_for = tf.nest.flatten(concrete.graph.deferred_internal_captures, expand_composites=True)
-    return len(concrete.graph.external_captures) + len(asked_for)
+    deferred = tf.nest.flatten(concrete.graph.deferred_internal_captures, expand_composites=True)
+    return len(concrete.graph.external_captures) + len(deferred)
 
 
 def _bound_variable(

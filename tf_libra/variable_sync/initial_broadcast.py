@@ -128,8 +128,8 @@ class InitialBroadcast:
         found = renames_to_first([[name for name, *_ in rank] for rank in statements])
         everyone = [
             {
-                names.get(name, name): (replication, [names.get(n, n) for n in of], *rest)
-                for name, replication, of, *rest in rank
+                names.get(name, name): (replication, [names.get(n, n) for n in sources], *rest)
+                for name, replication, sources, *rest in rank
             }
             for rank, names in zip(statements, found, strict=True)
         ]
@@ -140,8 +140,8 @@ class InitialBroadcast:
         judged = {mine.get(name, name): variable for name, variable in judged.items()}
         accounts = [
             {
-                name: RankReport(Replication(replication), tuple(of), tuple(constants), digest)
-                for name, (replication, of, constants, digest, _, _) in rank.items()
+                name: RankReport(Replication(replication), tuple(sources), tuple(constants), digest)
+                for name, (replication, sources, constants, digest, _, _) in rank.items()
             }
             for rank in everyone
         ]
