@@ -255,7 +255,7 @@ def gradient_with_an_anchor() -> Any:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch([anchor, x])
         targets = product(x, anchor)
-    return [float(one) for one in tape.gradient(targets, [x, anchor])]
+    return [float(gradient) for gradient in tape.gradient(targets, [x, anchor])]
 
 
 @cases

@@ -126,10 +126,10 @@ def all_reduces_at_once() -> Any:
     plan = dataclasses.replace(plan, groups=tuple(streams))
     ours = tf_libra.optimize(plan=plan)(tf.function(by_hand.step))
     asc = tf_libra.optimize("asc-wfbp", max_tuning_steps=6)(tf.function(planned.step))
-    for one in joint:
-        ours(*part(one))
-        asc(*part(one))
-        alone.step(*one)
+    for batch in joint:
+        ours(*part(batch))
+        asc(*part(batch))
+        alone.step(*batch)
     cases.save(
         **{
             f"{who}/{name}": value

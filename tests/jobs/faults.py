@@ -219,8 +219,8 @@ def runs_out_of_data() -> Any:
     # Any other call, too.
     result["errors"].append(attempt(step, *shard(3)))
     other = models.HandWritten("float32", "sgd")
-    another = tf_libra.optimize(plan=PLAN_FILE)(tf.function(other.step))
-    result["errors"].append(attempt(another, *shard(3)))
+    replanned = tf_libra.optimize(plan=PLAN_FILE)(tf.function(other.step))
+    result["errors"].append(attempt(replanned, *shard(3)))
     result["explained"] = step.explain()
     state.restore()
     result["step"] = state.step

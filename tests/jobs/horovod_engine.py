@@ -75,11 +75,11 @@ class HalfInBfloat16(models.HandWritten):
         self.variables[3] = tf.Variable(tf.cast(self.variables[3], tf.bfloat16), name="b1")
 
     def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        kept, self.variables = self.variables, [tf.cast(v, tf.float32) for v in self.variables]
+        original, self.variables = self.variables, [tf.cast(v, tf.float32) for v in self.variables]
         try:
             return super().loss(inputs, labels)
         finally:
-            self.variables = kept
+            self.variables = original
 
     def update(self, gradients: Any) -> None:
         for variable, gradient in zip(self.variables, gradients, strict=True):
@@ -107,7 +107,7 @@ def open_sockets() -> set[str]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             found.add(os.readlink(f"/proc/self/fd/{name}"))
-    return {one for one in found if one.startswith("socket:")}
+    return {link for link in found if link.startswith("socket:")}
 
 
 def new_sockets(engine: str) -> int:
@@ -158,13 +158,13 @@ def auto() -> Any:
             ("auto", {"most_descriptors": 100, "only_lanes": "threads" if RANK else ""}),
             ("horovod" if RANK else "auto", {}),
         ):
-            engine_selection.circumstances = lambda *of, says=says: dataclasses.replace(
-                decide(*of), **says
+            engine_selection.circumstances = lambda *args, says=says: dataclasses.replace(
+                decide(*args), **says
             )
             model = hand("float32")
             step = tf_libra.optimize("wfbp", engine=engine)(tf.function(model.step))
             step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
-            found.append([one.__class__.__name__ for one in control_plane.running()])
+            found.append([plane.__class__.__name__ for plane in control_plane.running()])
             restart_engine()  # else it would go on with what runs
     finally:
         engine_selection.circumstances = decide
@@ -248,7 +248,11 @@ def reported_toy() -> Any:
         tf_libra.optimize(strategies.Libra(threads=(4,)), engine="toy")
     except ValueError as error:
         refused = str(error)
-    return {"begun": len(begun), "applied": [one.to_json() for one in applied], "refused": refused}
+    return {
+        "begun": len(begun),
+        "applied": [plan.to_json() for plan in applied],
+        "refused": refused,
+    }
 
 
 def condition_of_one_rank() -> Any:

@@ -123,7 +123,7 @@ def twice() -> Any:
     phases.append(str(fitting.phase))
     plan = fitting.plan
     model.fit(data(alone=False), epochs=1, verbose=0)
-    kept = fitting.plan is plan
+    is_same_plan = fitting.plan is plan
     model.compile(keras.optimizers.SGD(0.01), "mse")
     model.compile(
         keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -131,7 +131,7 @@ def twice() -> Any:
     model.fit(data(alone=False), epochs=1, verbose=0)
     phases.append(str(fitting.phase))
     digest = float(sum(np.abs(value).sum() for value in weights(model).values()))
-    return {"phases": phases, "kept": kept, "digest": digest}
+    return {"phases": phases, "kept": is_same_plan, "digest": digest}
 
 
 @cases
@@ -168,10 +168,10 @@ def on_batch() -> Any:
         # Without sample weights, Keras says None.
         weighted = {"sample_weight": np.full(SHARD, 0.5, "float32")} if step % 2 else {}
         alone.train_on_batch(
-            *(one.numpy() for one in joint),
+            *(array.numpy() for array in joint),
             **{name: np.tile(value, SIZE) for name, value in weighted.items()},
         )
-        ours.train_on_batch(*(one.numpy() for one in share), **weighted)
+        ours.train_on_batch(*(array.numpy() for array in share), **weighted)
         settled.append(fitting.settled)
     save(alone, ours)
     return settled
@@ -258,10 +258,15 @@ def broadcast() -> Any:
         bool(np.array_equal(variable.numpy(), value))
         for variable, value in zip(model.trainable_variables, weights_of_0, strict=True)
     ]
-    kept = [v.numpy().tolist() for v in seeds] == before
+    seeds_are_equal = [v.numpy().tolist() for v in seeds] == before
     tf_libra.keras.optimize(model, "syneasgd")
     model.fit(data(alone=False), epochs=1, verbose=0, callbacks=[callback])
-    return {"same": same, "seeds": len(seeds), "kept": kept, "at": int(model.optimizer.iterations)}
+    return {
+        "same": same,
+        "seeds": len(seeds),
+        "kept": seeds_are_equal,
+        "at": int(model.optimizer.iterations),
+    }
 
 
 @cases
@@ -363,11 +368,11 @@ def after_a_reset() -> None:
                 hvd.shutdown()
                 hvd.init()
 
-    one, ours = compiled(plain_model), compiled(plain_model)
-    train(one, alone=True)
+    plain, ours = compiled(plain_model), compiled(plain_model)
+    train(plain, alone=True)
     tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=TUNING_STEPS)
     train(ours, alone=False)
-    saved = {f"alone/{name}": value for name, value in weights(one).items()}
+    saved = {f"alone/{name}": value for name, value in weights(plain).items()}
     cases.save(**saved, **{f"ours/{name}": value for name, value in weights(ours).items()})
 
 

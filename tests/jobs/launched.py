@@ -22,19 +22,19 @@ cases = Cases()
 
 def alone(steps: int) -> dict[str, np.ndarray]:
     """Weights of one process that trains the joint batches."""
-    one = models.HandWritten("float32", "adam")
+    model = models.HandWritten("float32", "adam")
     for number in range(steps):
-        one.step(*models.batch(number, SIZE, "float32"))
-    return one.weights()
+        model.step(*models.batch(number, SIZE, "float32"))
+    return model.weights()
 
 
 def together(strategy: str = "libra", steps: int = STEPS, **options: Any) -> Any:
     """Saves the weights of a step of all ranks, and those of one process."""
-    one = models.HandWritten("float32", "adam")
-    step = tf_libra.optimize(strategy, **TUNING | options)(tf.function(one.step))
+    model = models.HandWritten("float32", "adam")
+    step = tf_libra.optimize(strategy, **TUNING | options)(tf.function(model.step))
     for number in range(steps):
         step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))
-    save(one.weights(), alone(steps))
+    save(model.weights(), alone(steps))
     return {"phase": str(step.phase), "settled": step.settled, "explained": step.explain()}
 
 
@@ -60,8 +60,8 @@ def cached_plan() -> Any:
     folder = FOLDER / "cache"
     num_steps = []
     for _ in range(2):
-        one = models.HandWritten("float32", "adam")
-        step = tf_libra.optimize("libra", cache_dir=folder, progress=False)(tf.function(one.step))
+        model = models.HandWritten("float32", "adam")
+        step = tf_libra.optimize("libra", cache_dir=folder, progress=False)(tf.function(model.step))
         for number in range(1, 300):
             step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))
             if str(step.phase) == "run":
@@ -130,24 +130,24 @@ def keras_fit() -> Any:
     keras.backend.clear_session()
     wanted = {}
     if RANK == 0:  # the other ranks were initialized differently
-        one = compiled()
-        one.fit(joint(count).batch(SIZE * models.SHARD), epochs=EPOCHS, verbose=0)
-        wanted = {v.path: np.asarray(v) for v in one.trainable_variables}
+        reference = compiled()
+        reference.fit(joint(count).batch(SIZE * models.SHARD), epochs=EPOCHS, verbose=0)
+        wanted = {v.path: np.asarray(v) for v in reference.trainable_variables}
     save(trained, wanted)
     return {"phase": str(fitting.phase), "history": everyone}
 
 
 def staged(strategy: Any, steps: int = STEPS) -> Any:
     """Trains under a strategy of pipelines or of bursts."""
-    one = models.Keras("float32", "sgd")
-    step = tf_libra.optimize(strategy, progress=False)(tf.function(one.step))
+    model = models.Keras("float32", "sgd")
+    step = tf_libra.optimize(strategy, progress=False)(tf.function(model.step))
     other = models.Keras("float32", "sgd")
     for number in range(steps):
         batch = models.batch(number, SIZE, "float32")
         step(*models.part(batch, RANK, SIZE))
         other.step(*batch)
     step.synchronize_variables()
-    save(one.weights(), other.weights())
+    save(model.weights(), other.weights())
     return type(step.plan).__name__
 
 
@@ -170,8 +170,8 @@ def collectives() -> Any:
 
 @cases
 def engine_of_horovod() -> Any:
-    one = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize("libra", engine="horovod")(tf.function(one.step))
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize("libra", engine="horovod")(tf.function(model.step))
     step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
 
 

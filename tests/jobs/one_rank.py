@@ -66,7 +66,7 @@ def given(make):
     trained = build_model(make)
     step = tf_libra.optimize(OneRank(rank=0))(tf.function(trained.step))
     returned = [plain(step(*own(batch))) for batch in batches(3, SAMPLES)]
-    at_once = every_value(trained)
+    before_sync = every_value(trained)
     if harness.RANK == 0:
         checkpoint = tf.train.Checkpoint(variables=trained.variables)
         path = checkpoint.write(str(harness.FOLDER / f"{make.__name__}.checkpoint"))
@@ -74,10 +74,10 @@ def given(make):
             variable.assign(tf.zeros_like(variable))
         checkpoint.read(path).assert_consumed()
         reread = every_value(trained)
-        assert all(np.array_equal(reread[name], value) for name, value in at_once.items())
+        assert all(np.array_equal(reread[name], value) for name, value in before_sync.items())
     step.synchronize_variables()
     values = every_value(trained)
-    equal = all(np.array_equal(values[name], value) for name, value in at_once.items())
+    equal = all(np.array_equal(values[name], value) for name, value in before_sync.items())
     cases.save(**values)
     return {"returned": returned, "was_current": equal}
 

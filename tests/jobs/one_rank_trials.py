@@ -84,7 +84,7 @@ def compared(
         for batch in batches(num_steps, SAMPLES):
             result = step(*own(batch))
             phases.append(step.phase)
-    at_once = every_value(trained)
+    before_sync = every_value(trained)
     step.synchronize_variables()
     values = every_value(trained)
     cases.save(**values, result=result["logits"])
@@ -96,7 +96,7 @@ def compared(
         "number": step._training._step.step_number,
         "explained": step.explain(),
         "loss": float(result["loss"]),
-        "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
+        "was_current": all(np.array_equal(values[name], before_sync[name]) for name in values),
     }
 
 

@@ -76,7 +76,7 @@ def all_reduces(graphs: tuple[Any, ...]) -> list[dict[str, Any]]:
                     "after_groups": sorted(before),
                 }
             )
-    return sorted(found, key=lambda one: one["group"])
+    return sorted(found, key=lambda group: group["group"])
 
 
 def against_alone(
@@ -346,12 +346,12 @@ def plain_function() -> Any:
 def two_decorated_functions() -> Any:
     """Two models in turns, as for a GAN; the second asks for fewer threads."""
     first, second = (models.HandWritten("float64", "sgd", seed) for seed in (1, 2))
-    one = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)), max_tuning_steps=9)(
+    step = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)), max_tuning_steps=9)(
         tf.function(first.step)
     )
     other = tf_libra.optimize("wfbp", max_tuning_steps=6)(tf.function(second.step))
     for number in range(14):
-        one(*shard(number, "float64"))
+        step(*shard(number, "float64"))
         other(*shard(number, "float64"))
     alone = [models.HandWritten("float64", "sgd", seed) for seed in (1, 2)]
     for number in range(14):
@@ -363,7 +363,7 @@ def two_decorated_functions() -> Any:
         },
         **{f"alone/{i}{k}": v for i, m in enumerate(alone) for k, v in m.weights().items()},
     )
-    return [str(one.phase), str(other.phase)]
+    return [str(step.phase), str(other.phase)]
 
 
 if __name__ == "__main__":

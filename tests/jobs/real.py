@@ -37,7 +37,7 @@ def add(name: str, script: running.Script, reference: str) -> None:
 if __name__ == "__main__":
     hvd.init()
     modules = [importlib.import_module(f"tests.real.{module}") for module in sys.argv[1:]]
-    found = {name: one for module in modules for name, one in module.SCRIPTS.found.items()}
+    found = {name: entry for module in modules for name, entry in module.SCRIPTS.found.items()}
     chosen = os.environ.get("TF_LIBRA_JOB_CASES", "").split() or list(found)
     alone = [name for name in chosen if found[name][1] in ("alone", "traced")]
     for name in alone[RANK::SIZE]:

@@ -26,7 +26,7 @@ cases = Cases()
 def batches_of(rank: int, dtype: str = "float32") -> list[Any]:
     """Returns the batches of a rank."""
     joint = [models.batch(number, SIZE, dtype) for number in range(UNEVEN[rank])]
-    return [models.part(one, rank, SIZE) for one in joint]
+    return [models.part(batch, rank, SIZE) for batch in joint]
 
 
 class Layers:
@@ -120,7 +120,7 @@ def clipped(values: Any) -> Any:
     return tf.identity(values), lambda upstream: tf.clip_by_value(upstream, -0.02, 0.02)
 
 
-def train_alone(one: Any, joint: Sequence[Sequence[Any]], local: Any = None) -> list[Any]:
+def train_alone(model: Any, joint: Sequence[Sequence[Any]], local: Any = None) -> list[Any]:
     """Trains in one process. Returns the values of rank-local variables, by rank.
 
     Args:
@@ -128,16 +128,16 @@ def train_alone(one: Any, joint: Sequence[Sequence[Any]], local: Any = None) -> 
         joint: batches of each rank.
         local: values of rank-local variables in the beginning; None: those of the model.
     """
-    local = local or [[np.asarray(v) for v in one.local] for _ in joint]
+    local = local or [[np.asarray(v) for v in model.local] for _ in joint]
     for step in range(max(map(len, joint))):
         found = []
         for rank, batches in enumerate(joint):
             if step < len(batches):
-                for variable, value in zip(one.local, local[rank], strict=True):
+                for variable, value in zip(model.local, local[rank], strict=True):
                     variable.assign(value)
-                found.append(one.gradients(*batches[step]))
-                local[rank] = [np.asarray(v) for v in one.local]
-        one.update(
+                found.append(model.gradients(*batches[step]))
+                local[rank] = [np.asarray(v) for v in model.local]
+        model.update(
             [
                 sum(map(tf.convert_to_tensor, parts)) / len(found)
                 for parts in zip(*found, strict=True)
@@ -266,8 +266,8 @@ def fit() -> Any:
         verbose=0,
         callbacks=[tf_libra.keras.AverageMetrics()],
     )
-    for one in (ours, alone):
-        one.local = one.model.non_trainable_variables  # fit has metrics of its own
+    for trainer in (ours, alone):
+        trainer.local = trainer.model.non_trainable_variables  # fit has metrics of its own
     local = None
     for _ in range(2):
         local = train_alone(alone, [batches_of(rank) for rank in range(SIZE)], local)
@@ -299,13 +299,13 @@ def averaged_inside() -> Any:
 
 @cases
 def per_example() -> Any:
-    one = Layers()
+    model = Layers()
 
     def step(inputs: Any, labels: Any) -> Any:
-        one.step(inputs, labels)
+        model.step(inputs, labels)
         with tf.GradientTape() as tape:
-            outputs = one.model(inputs)
-        return tape.jacobian(outputs, one.trained[0])
+            outputs = model.model(inputs)
+        return tape.jacobian(outputs, model.trained[0])
 
     reject("wfbp", step)
 

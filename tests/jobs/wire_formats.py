@@ -255,7 +255,7 @@ def sparse_averages(size: int) -> dict[str, Any]:
             for term in terms[1:]:
                 total += tf.cast(term, exact)
             expected = tf.cast(total / tf.cast(size, exact), dtype)
-            ids = sorted({one for rank in range(size) for one in ids_of(rank)})
+            ids = sorted({row for rank in range(size) for row in ids_of(rank)})
             same = np.array_equal(tf.gather(expected, found.indices), found.values)
             if found.indices.numpy().tolist() != ids or not same:
                 wrong.append(name)

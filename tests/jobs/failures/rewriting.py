@@ -139,17 +139,17 @@ def tries_and_concludes(
     **__: Any,
 ) -> Any:
     """First one all-reduce, of which it expects what nothing can do; and then two."""
-    one = one_group_plan(tensors, 1, num_workers, "first")
-    tried = [*measuring_plans(tensors, (1, 2), num_workers), *[one] * 2]
+    first_plan = one_group_plan(tensors, 1, num_workers, "first")
+    tried = [*measuring_plans(tensors, (1, 2), num_workers), *[first_plan] * 2]
     for plan in tried if active_plan is None else tried * 3:
-        yield Trial(Phase.MEASURE, plan, traced=plan is not one)
+        yield Trial(Phase.MEASURE, plan, traced=plan is not first_plan)
     if active_plan is None:
-        return TuningResult(one, race=Race((Candidate(one, None, (1e-9, 1e-9)),)))
-    assert active_plan.fingerprint == one.fingerprint
+        return TuningResult(first_plan, race=Race((Candidate(first_plan, None, (1e-9, 1e-9)),)))
+    assert active_plan.fingerprint == first_plan.fingerprint
     half = len(tensors) // 2
     groups = (TensorGroup(0, half, 1), TensorGroup(half, len(tensors), 2))
-    two = replace(one, groups=groups, strategy="second")
-    return TuningResult(two, race=Race((Candidate(two, None, ()),)))
+    second_plan = replace(first_plan, groups=groups, strategy="second")
+    return TuningResult(second_plan, race=Race((Candidate(second_plan, None, ()),)))
 
 
 @cases

@@ -145,13 +145,13 @@ def finish(step: Any) -> None:
 
 @cases
 def cache_and_log_folders() -> Any:
-    kept, logs = FOLDER / f"cache.{RANK}", FOLDER / f"log.{RANK}"
+    cache, logs = FOLDER / f"cache.{RANK}", FOLDER / f"log.{RANK}"
     result: dict[str, Any] = {}
 
-    phases, step = next_job(5, cache_dir=kept, max_tuning_steps=4)
-    result["cut short"] = {"phases": phases, "kept": len(list(kept.glob("*")))}
+    phases, step = next_job(5, cache_dir=cache, max_tuning_steps=4)
+    result["cut short"] = {"phases": phases, "kept": len(list(cache.glob("*")))}
 
-    phases, step = next_job(1, cache_dir=kept, logdir=logs)
+    phases, step = next_job(1, cache_dir=cache, logdir=logs)
     finish(step)
     result["first"] = {
         "phases": phases,
@@ -160,10 +160,10 @@ def cache_and_log_folders() -> Any:
         "cost_model": step.cost_model.to_json(),
         "tuned": step.tuned and step.tuned.to_json(),
     }
-    result["kept"] = sorted(path.name for path in kept.glob("*"))
+    result["kept"] = sorted(path.name for path in cache.glob("*"))
     result["logged"] = {path.name: path.read_text() for path in logs.glob("*.json")}
 
-    phases, step = next_job(2, cache_dir=kept)
+    phases, step = next_job(2, cache_dir=cache)
     result["second"] = {
         "phases": phases,
         "plan": step.plan and step.plan.to_json(),
@@ -174,7 +174,7 @@ def cache_and_log_folders() -> Any:
     }
 
     def first_phase(**options: Any) -> str:
-        phases, _ = next_job(1, cache_dir=kept, **options)
+        phases, _ = next_job(1, cache_dir=cache, **options)
         return phases[0]
 
     def float64() -> Any:
@@ -182,7 +182,7 @@ def cache_and_log_folders() -> Any:
 
     result["another model"] = first_phase(make=float64, dtype="float64")
     for number, text in enumerate(["{", "[]", '{"plan": "{}"}', "[" * 100_000, '{"plan": 3}']):
-        for path in kept.glob("*"):
+        for path in cache.glob("*"):
             path.write_text(text)
         result[f"corrupt {number}"] = first_phase()
     # Kept plans of something else under the right name.
@@ -195,7 +195,7 @@ def cache_and_log_folders() -> Any:
         ),
     }
     for name, plan in foreign.items():
-        for path in kept.glob("*"):
+        for path in cache.glob("*"):
             path.write_text(json.dumps({"plan": plan.to_json()}))
         result[name] = first_phase()
     return result

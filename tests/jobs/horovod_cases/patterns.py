@@ -86,7 +86,7 @@ def shown_finite() -> Any:
     class Shown(Script):
         def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
             finite = [tf.cast(tf.math.is_finite(gradient), tf.int32) for gradient in gradients]
-            self.finite = [hvd.allreduce(one, op=hvd.Sum) for one in finite]
+            self.finite = [hvd.allreduce(value, op=hvd.Sum) for value in finite]
             return gradients
 
     train_unplanned(Shown)

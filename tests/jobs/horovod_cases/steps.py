@@ -23,8 +23,8 @@ def in_one(tensors: Sequence[Any]) -> Any:
 
 def apart(vector: Any, like: Sequence[Any]) -> list[Any]:
     """The tensors of these shapes that `in_one` has made a vector of."""
-    parts = tf.split(vector, [tf.size(one) for one in like])
-    return [tf.reshape(part, one.shape) for part, one in zip(parts, like, strict=True)]
+    parts = tf.split(vector, [tf.size(gradient) for gradient in like])
+    return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, like, strict=True)]
 
 
 class Script(models.HandWritten):
@@ -138,7 +138,7 @@ class EachWithMaxima(Each):
         return super().averaged(gradients)
 
     def shown(self, loss: tf.Tensor) -> tf.Tensor:
-        return tf.stack([tf.reduce_max(one) for one in self.largest])
+        return tf.stack([tf.reduce_max(value) for value in self.largest])
 
 
 class PartlyInProcessSet(Script):

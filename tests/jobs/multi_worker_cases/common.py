@@ -63,7 +63,11 @@ def plainly(make: Callable[[], Replica], steps: int) -> tuple[dict[str, Any], li
 def save_both(plain: dict[str, Any], ours: dict[str, Any], **more: Any) -> None:
     """Weights by name, without us and with us."""
     both = {"plain": plain, "ours": ours}
-    named = {f"{who}/{name}": one for who, of in both.items() for name, one in of.items()}
+    named = {
+        f"{who}/{name}": value
+        for who, variables in both.items()
+        for name, value in variables.items()
+    }
     cases.save(**named, **more)
 
 
@@ -125,21 +129,21 @@ class Dense:
 
 
 def dense() -> Replica:
-    one = Dense(tf.keras.optimizers.Adam(0.01))
-    return one.step, one.variables
+    model = Dense(tf.keras.optimizers.Adam(0.01))
+    return model.step, model.variables
 
 
-def scaling(one: Dense) -> Replica:
+def scaling(model: Dense) -> Replica:
     """Trains with a loss that the optimizer scales up, and gradients that it scales down again."""
 
     def step(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = mean_loss(labels, one.logits(inputs))
-            large = one.optimizer.scale_loss(loss)
-        one.apply(tape.gradient(large, one.variables))
+            loss = mean_loss(labels, model.logits(inputs))
+            large = model.optimizer.scale_loss(loss)
+        model.apply(tape.gradient(large, model.variables))
         return loss
 
-    return step, one.variables
+    return step, model.variables
 
 
 def scale_of(optimizer: Any) -> dict[str, Any]:

@@ -61,7 +61,9 @@ def iterator() -> Any:
         return {f"{i}": v.numpy() for i, v in enumerate(variables)}, count, call
 
     plain, plain_count, _ = weights(tf.function)
-    ours, count, step = weights(lambda one: tf_libra.optimize("wfbp", **TUNING)(tf.function(one)))
+    ours, count, step = weights(
+        lambda function: tf_libra.optimize("wfbp", **TUNING)(tf.function(function))
+    )
     save_both(plain, ours)
     return describe(step) | {"counts": [plain_count, count]}
 

@@ -29,26 +29,26 @@ def checkpoint() -> Any:
     """Saves between two steps, trains on, restores, and repeats the second step."""
     tf.keras.utils.set_random_seed(3)
     with STRATEGY.scope():
-        one = Dense(tf.keras.optimizers.SGD(0.1))
-    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(one.step)))
+        model = Dense(tf.keras.optimizers.SGD(0.1))
+    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(model.step)))
     for number in range(4):
         step(*data(number))
-    saved = tf.train.Checkpoint(variables=one.variables, optimizer=one.optimizer)
+    saved = tf.train.Checkpoint(variables=model.variables, optimizer=model.optimizer)
     path = saved.write(str(FOLDER / f"checkpoint.{RANK}"))
     step(*data(4))
-    first = [v.numpy() for v in one.variables]
+    first = [v.numpy() for v in model.variables]
     saved.restore(path)
     step(*data(4))
-    return [bool((v.numpy() == w).all()) for v, w in zip(one.variables, first, strict=True)]
+    return [bool((v.numpy() == w).all()) for v, w in zip(model.variables, first, strict=True)]
 
 
 @cases
 def reduces_nothing() -> Any:
     with STRATEGY.scope():
-        one = Dense(None)
+        model = Dense(None)
 
     def step(inputs: Any, labels: Any) -> Any:
-        return one.gradients(inputs, labels)[0]
+        return model.gradients(inputs, labels)[0]
 
     tf_libra.optimize("wfbp", progress=False)(tf.function(whole_step(step)))(*data(0))
 
@@ -56,24 +56,24 @@ def reduces_nothing() -> Any:
 @cases
 def decorated_in_the_replica() -> Any:
     with STRATEGY.scope():
-        one = Dense(tf.keras.optimizers.SGD(0.1))
-    step = tf_libra.optimize("wfbp", progress=False)(tf.function(one.step))
+        model = Dense(tf.keras.optimizers.SGD(0.1))
+    step = tf_libra.optimize("wfbp", progress=False)(tf.function(model.step))
     STRATEGY.run(step, args=data(0))
 
 
 @cases
 def engine_of_horovod() -> Any:
     with STRATEGY.scope():
-        one = Dense(tf.keras.optimizers.SGD(0.1))
-    tf_libra.optimize("wfbp", engine="horovod")(tf.function(whole_step(one.step)))(*data(0))
+        model = Dense(tf.keras.optimizers.SGD(0.1))
+    tf_libra.optimize("wfbp", engine="horovod")(tf.function(whole_step(model.step)))(*data(0))
 
 
 @cases
 def pipeline() -> Any:
     with STRATEGY.scope():
-        one = Dense(tf.keras.optimizers.SGD(0.1))
+        model = Dense(tf.keras.optimizers.SGD(0.1))
     planner = tf_libra.strategies.Spp(num_microbatches=2)
-    tf_libra.optimize(planner)(tf.function(whole_step(one.step)))(*data(0))
+    tf_libra.optimize(planner)(tf.function(whole_step(model.step)))(*data(0))
 
 
 @cases
@@ -92,34 +92,34 @@ def overflow_of_one_worker() -> Any:
             alone.step(*models.batch(number, SIZE, "float32"))
     with STRATEGY.scope():
         inner = tf.keras.optimizers.SGD(0.1)
-        one = Dense(tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0))
-        replica, variables = scaling(one)
+        model = Dense(tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0))
+        replica, variables = scaling(model)
     step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(replica)))
     for number in range(STEPS):
         inputs, labels = data(number)
         step(inputs * (np.inf if RANK == 1 and number in overflows else 1.0), labels)
     plain = {f"{i}": v.numpy() for i, v in enumerate(alone.variables)}
     save_both(plain, {f"{i}": v.numpy() for i, v in enumerate(variables)})
-    return describe(step) | scale_of(one.optimizer)
+    return describe(step) | scale_of(model.optimizer)
 
 
 @cases
 def gradient_that_is_no_number() -> Any:
     """The step is undone on every rank."""
     with STRATEGY.scope():
-        one = Dense(tf.keras.optimizers.SGD(0.1))
+        model = Dense(tf.keras.optimizers.SGD(0.1))
     step = tf_libra.optimize("wfbp", check_numerics="raise", **TUNING)(
-        tf.function(whole_step(one.step))
+        tf.function(whole_step(model.step))
     )
     step(*data(0))
-    before = [v.numpy() for v in one.variables]
+    before = [v.numpy() for v in model.variables]
     inputs, labels = data(1)
     message = ""
     try:
         step(inputs * (np.nan if RANK == 1 else 1.0), labels)
     except FloatingPointError as error:
         message = str(error)
-    same = all((v.numpy() == w).all() for v, w in zip(one.variables, before, strict=True))
+    same = all((v.numpy() == w).all() for v, w in zip(model.variables, before, strict=True))
     step(*data(2))
     return {"message": message, "same": bool(same)}
 
@@ -128,8 +128,8 @@ def gradient_that_is_no_number() -> Any:
 def one_worker_gives_up() -> Any:
     """Its error is the others', of the kind that the strategy's own collectives raise."""
     with STRATEGY.scope():
-        one = Dense(tf.keras.optimizers.SGD(0.1))
-    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(one.step)))
+        model = Dense(tf.keras.optimizers.SGD(0.1))
+    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(model.step)))
     step(*data(0))
     try:
         if RANK == 1:

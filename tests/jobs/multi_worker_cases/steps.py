@@ -58,75 +58,75 @@ def called_in_the_scope() -> Any:
 
 def clipped() -> Replica:
     """Clips by the norm of this worker's gradients, before they are summed."""
-    one = Dense(tf.keras.optimizers.SGD(0.1, momentum=0.9))
+    model = Dense(tf.keras.optimizers.SGD(0.1, momentum=0.9))
 
     def step(inputs: Any, labels: Any) -> Any:
-        loss, gradients = one.gradients(inputs, labels)
-        one.apply(tf.clip_by_global_norm(gradients, 0.05)[0])
+        loss, gradients = model.gradients(inputs, labels)
+        model.apply(tf.clip_by_global_norm(gradients, 0.05)[0])
         return loss
 
-    return step, one.variables
+    return step, model.variables
 
 
 def clipped_after() -> Replica:
     """Clips by the norm of the sum, which the script itself all-reduces."""
-    one = Dense(None)
+    model = Dense(None)
 
     def step(inputs: Any, labels: Any) -> Any:
-        loss, gradients = one.gradients(inputs, labels)
+        loss, gradients = model.gradients(inputs, labels)
         context = tf.distribute.get_replica_context()
         summed = context.all_reduce(SUM, gradients)
-        context.merge_call(one.descend, args=(tf.clip_by_global_norm(summed, 0.05)[0],))
+        context.merge_call(model.descend, args=(tf.clip_by_global_norm(summed, 0.05)[0],))
         return loss
 
-    return step, one.variables
+    return step, model.variables
 
 
 def averaged() -> Replica:
     """With the mean over workers."""
-    one = Dense(None)
+    model = Dense(None)
 
     def step(inputs: Any, labels: Any) -> Any:
-        loss, gradients = one.gradients(inputs, labels)
+        loss, gradients = model.gradients(inputs, labels)
         mean = tf.distribute.get_replica_context().all_reduce(MEAN, gradients)
-        tf.distribute.get_replica_context().merge_call(one.descend, args=(mean,))
+        tf.distribute.get_replica_context().merge_call(model.descend, args=(mean,))
         return loss
 
-    return step, one.variables
+    return step, model.variables
 
 
 def in_functions() -> Replica:
     """The replica's step and what computes gradients are functions of their own."""
-    one = Dense(tf.keras.optimizers.SGD(0.1))
+    model = Dense(tf.keras.optimizers.SGD(0.1))
 
     @tf.function
     def gradients(inputs: Any, labels: Any) -> Any:
-        return one.gradients(inputs, labels)
+        return model.gradients(inputs, labels)
 
     @tf.function
     def step(inputs: Any, labels: Any) -> Any:
         loss, found = gradients(inputs, labels)
-        one.apply(found)
+        model.apply(found)
         return loss
 
-    return step, one.variables
+    return step, model.variables
 
 
 def two_optimizers() -> Replica:
     """Two optimizers for two halves of the variables, one of which steps twice."""
-    one = Dense(None)
+    model = Dense(None)
     first, second = tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.Adam(0.01)
 
     def step(inputs: Any, labels: Any) -> Any:
-        loss, gradients = one.gradients(inputs, labels)
-        pairs = list(zip(gradients, one.variables, strict=True))
+        loss, gradients = model.gradients(inputs, labels)
+        pairs = list(zip(gradients, model.variables, strict=True))
         first.apply_gradients(pairs[:2])
         second.apply_gradients(pairs[2:])
-        _, again = one.gradients(inputs, labels)
-        first.apply_gradients(list(zip(again, one.variables, strict=True))[:2])
+        _, again = model.gradients(inputs, labels)
+        first.apply_gradients(list(zip(again, model.variables, strict=True))[:2])
         return loss
 
-    return step, one.variables
+    return step, model.variables
 
 
 def scaled() -> Replica:
@@ -165,8 +165,8 @@ class Table:
 
 
 def table() -> Replica:
-    one = Table()
-    return one.step, one.variables
+    model = Table()
+    return model.step, model.variables
 
 
 def normalized() -> Replica:

@@ -120,10 +120,10 @@ def gone():
         noise, real = NOISE[number]
         function(noise, real)
         decorated(harness.own(noise), harness.own(real))
-        kept = decorated if harness.RANK == 1 and number == 0 else None
+        reference = decorated if harness.RANK == 1 and number == 0 else None
         del decorated
         gc.collect()
-    del kept
+    del reference
     gc.collect()
     pairs = list(zip(variables, expected, start, strict=True))
     return {
@@ -187,13 +187,13 @@ def committed():
         found["kept"].append(differs())
     for state in (ours, plain, keras):
         state.commit()
-        kept = [value.numpy() for value in every]
+        committed = [value.numpy() for value in every]
         train(0)
         state.restore()
         found["restored"] += [
-            bool((a.numpy() == b).all()) for a, b in zip(every, kept, strict=True)
+            bool((a.numpy() == b).all()) for a, b in zip(every, committed, strict=True)
         ]
-        for expected, value in zip(wanted, kept, strict=True):
+        for expected, value in zip(wanted, committed, strict=True):
             expected.assign(value)
         step.synchronize_variables()
         state.restore()

@@ -105,12 +105,12 @@ def steps_that_are_objects() -> Any:
         model = hand_written()
         step = Trainer(model)
         alone = share is whole
-        for one in (
+        for function in (
             step,
             functools.partial(step, scale=0.5),
             tf.function(step) if alone else tf_libra.optimize(**BRIEFLY)(step),
         ):
-            stepping = one if hasattr(one, "several") else wrap(one)
+            stepping = function if hasattr(function, "several") else wrap(function)
             train_steps(stepping, share)
         return model.variables, None
 
@@ -153,8 +153,8 @@ def two_threads_that_step_at_once() -> Any:
                 step(*share(batch(0)))
 
         with concurrent.futures.ThreadPoolExecutor(1 if share is whole else 2) as pool:
-            for one in [pool.submit(steps) for _ in range(2)]:
-                one.result()
+            for future in [pool.submit(steps) for _ in range(2)]:
+                future.result()
         return model.variables, None
 
     return compared(train)

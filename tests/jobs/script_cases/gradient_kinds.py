@@ -33,10 +33,10 @@ def embedding(head: bool, **options: Any) -> Any:
         chosen = [table, final] if head else [table]
         optimizer = tf.keras.optimizers.Adam(0.01)
 
-        def step(words: Any, of: Any) -> Any:
+        def step(words: Any, divisor: Any) -> Any:
             with tf.GradientTape() as tape:
                 hidden = tf.tanh(tf.gather(table, words))
-                loss = tf.reduce_sum((hidden @ final) ** 2) / tf.cast(of, DTYPE)
+                loss = tf.reduce_sum((hidden @ final) ** 2) / tf.cast(divisor, DTYPE)
             gradients: Any = tape.gradient(loss, chosen)
             kinds.append(isinstance(gradients[0], tf.IndexedSlices))
             if "sparse_as_dense" in options:  # Adam treats the two differently

@@ -109,10 +109,10 @@ def num_unreadable(network: Network) -> int:
 def different(ours: Network, theirs: Network) -> list[str]:
     """Returns the variables that have other bits."""
     pairs = zip(ours.variables(), theirs.variables(), strict=True)
-    return [one.name for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()]
+    return [our.name for our, their in pairs if our.numpy().tobytes() != their.numpy().tobytes()]
 
 
 def different_weights(ours: Network, theirs: Network) -> list[str]:
     """Returns the weights that have other bits."""
     pairs = zip(ours.weights, theirs.weights, strict=True)
-    return [one.path for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()]
+    return [our.path for our, their in pairs if our.numpy().tobytes() != their.numpy().tobytes()]

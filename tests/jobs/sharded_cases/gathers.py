@@ -34,7 +34,7 @@ def interrupted(network: Network, shard: bool | str, call: Callable[[], None]) -
         updated = [
             slot.assign_add(gradient) for slot, gradient in zip(slots, gradients, strict=True)
         ]
-        with tf.control_dependencies([one.op for one in updated]):
+        with tf.control_dependencies([variable.op for variable in updated]):
             called = tf.py_function(call, [], [])
         with tf.control_dependencies([called]):
             for weight, slot in zip(weights, slots, strict=True):
@@ -105,18 +105,18 @@ def train(step: Any, other: Any, delay: Delay) -> None:
 
 def readers(network: Network) -> dict[str, Callable[[], Any]]:
     """Returns functions that read weights, or write one of them, in different ways."""
-    one, *_, last = (weight.value for weight in network.weights)
-    data = tf.data.Dataset.range(1).map(lambda _: tf.identity(one))
-    function = tf.function(lambda: tf.identity(one))
+    first, *_, last = (weight.value for weight in network.weights)
+    data = tf.data.Dataset.range(1).map(lambda _: tf.identity(first))
+    function = tf.function(lambda: tf.identity(first))
     path = str(FOLDER / f"read.{RANK}")
 
     def save() -> Any:
-        tf.train.Checkpoint(one=one).write(path)
+        tf.train.Checkpoint(one=first).write(path)
         return tf.train.load_variable(path, "one/.ATTRIBUTES/VARIABLE_VALUE")
 
     def rows() -> Any:
         return tf.raw_ops.ResourceGather(
-            resource=one.handle, indices=tf.range(SHAPES[0][0]), dtype=one.dtype
+            resource=first.handle, indices=tf.range(SHAPES[0][0]), dtype=first.dtype
         ).numpy()
 
     def increment() -> Any:
@@ -124,7 +124,7 @@ def readers(network: Network) -> dict[str, Callable[[], Any]]:
         return last.numpy()
 
     return {
-        "numpy": one.numpy,
+        "numpy": first.numpy,
         "value": lambda: network.weights[0].numpy(),
         "function": lambda: function().numpy(),
         "data": lambda: next(iter(data)).numpy(),

@@ -104,12 +104,12 @@ def several() -> Any:
             train(inputs, labels)
             train(-inputs, labels)
 
-        one, two = decorated(network, shard), decorated(network, shard, twice)
-        one(*inputs_of(0))  # its slots are made whole for the other function
+        once, again = decorated(network, shard), decorated(network, shard, twice)
+        once(*inputs_of(0))  # its slots are made whole for the other function
         for number in range(3):
-            two.several(2, *inputs_of(number))
-        steps.append(two)
-        groups.append(grappler.report(two.plan).latest.groups)
+            again.several(2, *inputs_of(number))
+        steps.append(again)
+        groups.append(grappler.report(again.plan).latest.groups)
     unreadable = num_unreadable(ours)
     steps[0].synchronize_variables()
     return {
@@ -188,9 +188,10 @@ def keras_model() -> Any:
     model.save(path)
     found = keras.models.load_model(path).optimizer.variables
     pairs = zip(found, model.optimizer.variables, strict=True)
-    return [one.path for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()], sum(
-        float(np.abs(one.numpy()).sum()) for one in found
-    )
+    different = [
+        our.path for our, their in pairs if our.numpy().tobytes() != their.numpy().tobytes()
+    ]
+    return different, sum(float(np.abs(slot.numpy()).sum()) for slot in found)
 
 
 @cases
@@ -232,7 +233,7 @@ def fit() -> Any:
         if RANK == 0:
             found = keras.models.load_model(path)
             saved = [*found.trainable_variables, *found.optimizer.variables]
-            assert bits[-1] == [one.numpy().tobytes().hex() for one in saved]
+            assert bits[-1] == [slot.numpy().tobytes().hex() for slot in saved]
     return {"equal": bits[0] == bits[1], "unreadable": unreadable, "explained": totals}
 
 

@@ -74,8 +74,8 @@ def moving_averages_and_metrics() -> Any:
     model.optimizer = keras.optimizers.Adam(0.01)
     thawed = tf_libra.optimize(broadcast_variables=False, **BRIEFLY)(tf.function(model.step))
     train(thawed)
-    for one in (step, again, thawed):
-        one.check_variables()
+    for function in (step, again, thawed):
+        function.check_variables()
     return {"equal": model.equal(), "own": model.own()}
 
 
@@ -142,8 +142,8 @@ def data_of_each_rank(**options: Any) -> Any:
     for number in range(STEPS):
         step(shard(number)[0])
     step.check_variables()
-    kept = np.array_equal(data.numpy(), inputs) and float(buffer[1, 0]) == RANK
-    return {"kept": bool(kept), "bits": bits(model.variables)}
+    is_unchanged = np.array_equal(data.numpy(), inputs) and float(buffer[1, 0]) == RANK
+    return {"kept": bool(is_unchanged), "bits": bits(model.variables)}
 
 
 @cases
@@ -218,8 +218,8 @@ def own_variables_by_name() -> Any:
     )(tf.function(step))
     train(step)
     step.check_variables()
-    kept = np.array_equal(data.numpy(), inputs)
-    return {"kept": bool(kept), "counted": int(counted), "bits": bits(model.variables)}
+    is_unchanged = np.array_equal(data.numpy(), inputs)
+    return {"kept": bool(is_unchanged), "counted": int(counted), "bits": bits(model.variables)}
 
 
 @cases

@@ -16,8 +16,8 @@ def descend(variables: Any, inputs: Any, labels: Any) -> Any:
         hidden = tf.nn.tanh(inputs @ variables["w0"] + variables["b0"])
         loss = models.cross_entropy(labels, hidden @ variables["w1"])
     chosen = [variables[name] for name in ("w0", "b0", "w1")]
-    for one, gradient in zip(chosen, tape.gradient(loss, chosen), strict=True):
-        one.assign_sub(0.1 * gradient)
+    for variable, gradient in zip(chosen, tape.gradient(loss, chosen), strict=True):
+        variable.assign_sub(0.1 * gradient)
     return loss
 
 

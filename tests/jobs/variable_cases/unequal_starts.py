@@ -78,8 +78,8 @@ class Restored(models.HandWritten):
             loss = self.loss(inputs, labels)
             if more:
                 loss += tf.reduce_sum(self.extra**2)
-        for one, gradient in zip(chosen, tape.gradient(loss, chosen), strict=True):
-            one.assign_sub(0.1 * gradient)
+        for variable, gradient in zip(chosen, tape.gradient(loss, chosen), strict=True):
+            variable.assign_sub(0.1 * gradient)
         return loss
 
 
