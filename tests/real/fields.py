@@ -69,7 +69,7 @@ def graph_attention(by: By) -> Any:
     project, score, final = layers.Dense(6), layers.Dense(1), layers.Dense(1)
     for layer, width in ((project, 3), (score, 12), (final, 6)):
         layer.build((None, width))
-    variables = [v for one in (project, score, final) for v in one.trainable_variables]
+    variables = [v for model in (project, score, final) for v in model.trainable_variables]
     optimizer = keras.optimizers.SGD(0.1)
 
     @by.optimize()

@@ -297,8 +297,8 @@ def denoising_diffusion(by: By) -> Any:
             loss = tf.reduce_mean(tf.abs(noise - network([noisy, times], training=True)))
         gradients = tape.gradient(loss, network.trainable_weights)
         optimizer.apply_gradients(zip(gradients, network.trainable_weights, strict=True))
-        for weight, kept in zip(network.weights, average.weights, strict=True):
-            kept.assign(0.9 * kept + 0.1 * weight)
+        for weight, averaged in zip(network.weights, average.weights, strict=True):
+            averaged.assign(0.9 * averaged + 0.1 * weight)
         return loss
 
     def drawn(random: np.random.Generator) -> Any:

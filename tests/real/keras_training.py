@@ -75,8 +75,8 @@ def metrics_in_the_step(by: By) -> Any:
             train_step = by.optimize()(step)
         train_step(x, y)
     assert 0 <= float(accuracy.result()) <= 1
-    for one in by.steps:  # nothing else of the step differs
-        one.optimized.check_variables()
+    for run in by.steps:  # nothing else of the step differs
+        run.optimized.check_variables()
     return model.trainable_variables
 
 

@@ -51,11 +51,11 @@ def soft_actor_critic(by: By) -> Any:
     use_float64()
     actor, critics = mlp(4, 8, 2), [mlp(6, 8, 1), mlp(6, 8, 1)]
     targets = [keras.models.clone_model(critic) for critic in critics]
-    for one, other in zip(targets, critics, strict=True):
-        one.set_weights(other.get_weights())
+    for target_model, other in zip(targets, critics, strict=True):
+        target_model.set_weights(other.get_weights())
     optimizers = [keras.optimizers.Adam(0.01) for _ in range(3)]
-    for optimizer, one in zip(optimizers, (*critics, actor), strict=True):
-        optimizer.build(one.trainable_variables)
+    for optimizer, target_model in zip(optimizers, (*critics, actor), strict=True):
+        optimizer.build(target_model.trainable_variables)
 
     @by.optimize()
     @tf.function
@@ -84,7 +84,7 @@ def soft_actor_critic(by: By) -> Any:
 
     for batch in by.batches(6, memories):
         train_step(*batch)
-    return [v for one in (actor, *critics, *targets) for v in one.variables]
+    return [v for network in (actor, *critics, *targets) for v in network.variables]
 
 
 @SCRIPTS

@@ -101,7 +101,7 @@ def dictionaries_of_inputs() -> Any:
         ids = keras.Input((3,), name="ids", dtype="int64")
         weights = keras.Input((3,), name="weights")
         words = layers.Dot(axes=(1, 1))([layers.Embedding(9, 4)(ids), weights[..., None]])
-        both = [layers.Flatten()(one) for one in (layers.Embedding(7, 4)(user), words)]
+        both = [layers.Flatten()(embedded) for embedded in (layers.Embedding(7, 4)(user), words)]
         hidden = layers.Dense(6, activation="tanh")(layers.Concatenate()(both))
         model = keras.Model(
             {"user": user, "words": {"ids": ids, "weights": weights}},

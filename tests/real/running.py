@@ -147,7 +147,7 @@ class By:
             return joint
         first = self.rank * batch
         return joint.map(
-            lambda *one: tf.nest.map_structure(lambda x: x[first : first + batch], one)
+            lambda *elements: tf.nest.map_structure(lambda x: x[first : first + batch], elements)
         )
 
     def fit(self, model: Any, arrays: Any, batch: int, epochs: int = 1, **options: Any) -> None:
@@ -179,11 +179,13 @@ class By:
 
     def started_from(self, variable: Any) -> np.ndarray | None:
         """Returns a variable's value before training; None if that is not known."""
-        made = {id(one): value for one, value in self.made}  # in a step, if not known before one
+        made = {
+            id(made_variable): value for made_variable, value in self.made
+        }  # in a step, if not known before one
         for known in (self.start, made):
-            for one in (variable, getattr(variable, "value", None)):
-                if id(one) in known:
-                    return known[id(one)]
+            for holder in (variable, getattr(variable, "value", None)):
+                if id(holder) in known:
+                    return known[id(holder)]
         return None
 
     @contextlib.contextmanager
@@ -276,9 +278,9 @@ def run(name: str, script: Script, rank: int, size: int, reference: str, save: A
 def _trained(by: By, script: Script) -> dict[str, Any]:
     fresh()
     saved: dict[str, Any] = {}
-    for index, one in enumerate(script(by)):
-        saved[f"{by.kind}/{index}"] = np.array(tf.convert_to_tensor(one))
-        before = by.started_from(one)
+    for index, trained in enumerate(script(by)):
+        saved[f"{by.kind}/{index}"] = np.array(tf.convert_to_tensor(trained))
+        before = by.started_from(trained)
         if before is not None:
             saved[f"start.{by.kind}/{index}"] = before
     return saved

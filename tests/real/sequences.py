@@ -203,7 +203,7 @@ def rnn_by_python_loop(by: By) -> Any:
             state = [tf.zeros([len(x), 5], tf.float64), tf.zeros([len(x), 5], tf.float64)]
             for t in range(5):
                 if t == 2:
-                    state = [tf.stop_gradient(one) for one in state]
+                    state = [tf.stop_gradient(tensor) for tensor in state]
                 out, state = cell(x[:, t], state)
             loss = tf.reduce_mean(tf.square(head(out) - y))
         gradients = tape.gradient(loss, variables)

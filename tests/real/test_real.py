@@ -173,7 +173,7 @@ def values(job: Job, name: str) -> list[Any]:
     return [job.value(name, rank) for rank in RANKS]
 
 
-@pytest.mark.parametrize(("place", "name"), PLACES, ids=lambda one: one)
+@pytest.mark.parametrize(("place", "name"), PLACES, ids=lambda name: name)
 def test_has_the_weights_of_the_reference(
     job_of: Callable[[str], Job], place: str, name: str
 ) -> None:
@@ -182,7 +182,7 @@ def test_has_the_weights_of_the_reference(
     assert judging.weights(job.folder, name, len(RANKS)) == []
 
 
-@pytest.mark.parametrize(("place", "name"), PLACES, ids=lambda one: one)
+@pytest.mark.parametrize(("place", "name"), PLACES, ids=lambda name: name)
 def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str) -> None:
     job = job_of(place)
     assert judging.plans(name, values(job, name)) == []

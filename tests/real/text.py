@@ -248,9 +248,9 @@ def mixture_of_experts(by: By) -> Any:
         with tf.GradientTape() as tape:
             weights = tf.nn.softmax(x @ gate)
             best = tf.math.top_k(weights, 2).indices
-            kept = weights * tf.reduce_sum(tf.one_hot(best, 3, dtype=tf.float64), axis=1)
+            gates = weights * tf.reduce_sum(tf.one_hot(best, 3, dtype=tf.float64), axis=1)
             outputs = [tf.nn.relu(x @ up) @ down for up, down in zip(first, second, strict=True)]
-            mixed = tf.add_n([kept[:, i : i + 1] * output for i, output in enumerate(outputs)])
+            mixed = tf.add_n([gates[:, i : i + 1] * output for i, output in enumerate(outputs)])
             loss = tf.reduce_mean(tf.square(mixed - y)) + 0.01 * tf.reduce_mean(weights**2)
         for v, g in zip(variables, tape.gradient(loss, variables), strict=True):
             v.assign_sub(0.1 * g)

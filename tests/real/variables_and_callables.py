@@ -228,7 +228,7 @@ def data_in_a_variable(by: By) -> Any:
 def weights_that_were_read(by: By) -> Any:
     """Sharpness-aware, in the functional manner: gradients of what was read of the weights."""
     model = Network()
-    variables = [one for layer in model.layers for one in layer]
+    variables = [variable for layer in model.layers for variable in layer]
 
     def slopes(values: Any, x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -272,4 +272,4 @@ def complex_weights(by: By) -> Any:
 
     for x, y in by.batches(6, rows):
         train_step(x, y)
-    return [part(one) for one in (w, table) for part in (tf.math.real, tf.math.imag)] + [head]
+    return [part(tensor) for tensor in (w, table) for part in (tf.math.real, tf.math.imag)] + [head]
