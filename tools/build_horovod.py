@@ -265,10 +265,10 @@ def run_mpich(folder: Path, cache: Path) -> str:
     pip(*into, f"mpich=={MPICH}")
     tag = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
     wheels = cache / f"horovod-{HOROVOD}-mpich-{MPICH}-tensorflow-{tensorflow.version}-{tag}"
-    kept = list(wheels.glob("*.whl"))
-    if not kept:
+    built_wheels = list(wheels.glob("*.whl"))
+    if not built_wheels:
         print(f"build_horovod: building {name}; this takes minutes", flush=True)
-    wheel = kept[0] if kept else build_wheel(tensorflow, wheels, folder.absolute())
+    wheel = built_wheels[0] if built_wheels else build_wheel(tensorflow, wheels, folder.absolute())
     pip(*into, str(wheel))
     trouble = why_not_working(CHECK_MPI, mpich_environment(folder))
     if trouble is not None:

@@ -85,11 +85,14 @@ def _raced(record: PlanRecord) -> PlanRecord:
     """With a race that its plan has won, and the versions of this machine."""
     random = np.random.default_rng(_SEED)
     whole = (TensorGroup(0, len(record.plan.tensor_names), 1),)
-    one = dataclasses.replace(record.plan, groups=whole, strategy="syneasgd")
+    merged_plan = dataclasses.replace(record.plan, groups=whole, strategy="syneasgd")
     race = Race(
         tuple(
             Candidate(plan, predicted, tuple(random.normal(seconds, 0.001, 4).tolist()))
-            for plan, predicted, seconds in ((record.plan, 0.050, 0.050), (one, 0.060, 0.056))
+            for plan, predicted, seconds in (
+                (record.plan, 0.050, 0.050),
+                (merged_plan, 0.060, 0.056),
+            )
         )
     )
     conclusion = dataclasses.replace(record.conclusion, race=race)

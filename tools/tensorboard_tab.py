@@ -196,7 +196,7 @@ class Tab:
         """Chooses the first option that has this text in it, and waits for what it brings."""
         select = Select(self.one(selector))
         texts = [option.text for option in select.options]
-        index = next(i for i, one in enumerate(texts) if text in one)
+        index = next(i for i, candidate in enumerate(texts) if text in candidate)
         if not select.options[index].is_selected():
             self.script("delete document.querySelector('main').dataset.ready")
             select.select_by_index(index)

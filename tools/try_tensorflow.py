@@ -207,8 +207,10 @@ def main() -> int:
     tree.mkdir(parents=True, exist_ok=True)
     copy_tree(ROOT, tree)
     python = install(folder / "venv", flags.requirement)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    variables = kept | {
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
+    variables = environment | {
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(tree),
         "TF_CPP_MIN_LOG_LEVEL": "1",

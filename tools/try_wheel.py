@@ -62,12 +62,12 @@ def problems(wheel: Path) -> list[str]:
 def bare(folder: Path) -> dict[str, str]:
     """The environment variables of a machine on which nothing but `folder`'s Python is found."""
     ours = ("PATH", "CC", "CXX", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
-    kept = {
+    filtered = {
         name: value
         for name, value in os.environ.items()
         if name not in ours and not name.startswith("PYTHON")
     }
-    return kept | {"PATH": str(folder / "bin"), "TF_CPP_MIN_LOG_LEVEL": "1"}
+    return filtered | {"PATH": str(folder / "bin"), "TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 def main() -> int:

@@ -98,7 +98,10 @@ def test_the_same_folder_gives_the_same_pieces(site: Path, tmp_path: Path) -> No
 def test_a_wheel_names_the_exact_tensorflow_it_was_compiled_for(tmp_path: Path) -> None:
     def wheel(version: str, *required: str) -> Path:
         path = tmp_path / f"tf_libra-{version}-py3-none-linux_x86_64.whl"
-        lines = [f"Version: {version}", *(f"Requires-Dist: {one}" for one in required)]
+        lines = [
+            f"Version: {version}",
+            *(f"Requires-Dist: {requirement}" for requirement in required),
+        ]
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("tf_libra.dist-info/METADATA", "\n".join(lines) + "\n\n")
         return path
@@ -111,12 +114,12 @@ def test_a_wheel_names_the_exact_tensorflow_it_was_compiled_for(tmp_path: Path) 
 
 def test_prune_deletes_headers_and_tests_and_keeps_modules_named_test(tmp_path: Path) -> None:
     removed = ("tensorflow/include/a.h", "numpy/tests/x.py", "clang/c.so", "bin/tool", "a/b.pyi")
-    kept = ("tensorflow/_api/v2/test/__init__.py", "numpy/testing/y.py", "tf_libra/__init__.py")
-    for name in (*removed, *kept):
+    included = ("tensorflow/_api/v2/test/__init__.py", "numpy/testing/y.py", "tf_libra/__init__.py")
+    for name in (*removed, *included):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     library = tmp_path / "tf_libra" / "_tf_libra.so"
     library.write_bytes(native.PATH.read_bytes())
     pack_runtime.prune(tmp_path)
-    assert {name for name in (*removed, *kept) if (tmp_path / name).exists()} == set(kept)
+    assert {name for name in (*removed, *included) if (tmp_path / name).exists()} == set(included)
     assert library.stat().st_size < native.PATH.stat().st_size

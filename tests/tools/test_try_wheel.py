@@ -49,7 +49,7 @@ def test_a_wheel_has_what_is_needed_and_requires_its_tensorflow(wheel: Path) -> 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_what_is_missing_is_named(wheel: Path, tmp_path: Path, name: str) -> None:
-    without = changed(wheel, tmp_path, lambda one, content: None if one == name else content)
+    without = changed(wheel, tmp_path, lambda path, content: None if path == name else content)
     assert problems(without) == [f"{name} is missing"]
 
 
@@ -57,12 +57,12 @@ def test_a_wheel_that_any_tensorflow_satisfies_is_rejected(wheel: Path, tmp_path
     def unpin(name: str, content: bytes) -> bytes:
         if not name.endswith("METADATA"):
             return content
-        kept = [
+        filtered = [
             line
             for line in content.splitlines()
             if not line.startswith(b"Requires-Dist: tensorflow") or b"extra ==" in line
         ]
-        return b"\n".join(kept)
+        return b"\n".join(filtered)
 
     [problem] = problems(changed(wheel, tmp_path, unpin))
     assert problem.startswith("it does not require the TensorFlow 2.")
