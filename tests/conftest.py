@@ -132,7 +132,9 @@ def _part(item: pytest.Item) -> str:
     """Returns the name of a module's tests that stay together: all, or those that share a job."""
     module = item.nodeid.partition("::")[0]
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return " ".join([module, *(str(parameters[one]) for one in _JOB_OF if one in parameters)])
+    return " ".join(
+        [module, *(str(parameters[parameter]) for parameter in _JOB_OF if parameter in parameters)]
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -28,24 +28,24 @@ def messages() -> str:
 def test_symptoms_are_words_of_the_program() -> None:
     """Quoted symptoms are compared without placeholders for a number, a name or more."""
     rows = re.findall(r"^\| (.*?) \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
-    quoted = [one for row in rows for one in QUOTED.findall(row)]
+    quoted = [quotation for row in rows for quotation in QUOTED.findall(row)]
     assert len(quoted) > 10
     known = messages()
-    parts = [part for one in quoted for part in re.split(r"\.\.\.|\b[NM]\b|\[|: ", one)]
+    parts = [part for quotation in quoted for part in re.split(r"\.\.\.|\b[NM]\b|\[|: ", quotation)]
     assert [part for part in parts if part.strip() and part.strip() not in known] == []
 
 
 def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
     """Returns the members of a module or a class, by name; for a class its body."""
     found: dict[str, list[ast.stmt]] = {}
-    for one in body:
-        match one:
+    for statement in body:
+        match statement:
             case ast.ClassDef():
-                found[one.name] = one.body
+                found[statement.name] = statement.body
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                found[one.name] = []
+                found[statement.name] = []
             case ast.Import() | ast.ImportFrom():
-                found |= {alias.asname or alias.name: [] for alias in one.names}
+                found |= {alias.asname or alias.name: [] for alias in statement.names}
             case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=listed)):
                 # Some are imported on first use.
                 found |= {name.value: [] for name in listed if isinstance(name, ast.Constant)}
@@ -86,7 +86,7 @@ def dotted_names(page: Path) -> list[str]:
         whole = re.fullmatch(rf"((?:{room})(?:\.[A-Za-z_]\w*)+)(?:\(.*\))?", code)
         is_file = code.endswith((".py", ".json"))
         found += [f".{whole[1]}"] if whole and not is_file and code not in fields else []
-    return [one.removeprefix(".") for one in found]
+    return [name.removeprefix(".") for name in found]
 
 
 def test_dotted_names_are_there() -> None:

@@ -42,8 +42,8 @@ def test_interval_holds_the_true_median_in_nineteen_of_twenty_cases(count: int) 
     random = np.random.default_rng(0)
     held = 0
     for _ in range(400):
-        one, other = np.exp(random.normal(0, 0.1, (2, count)))
-        found = StepComparison({"one": tuple(one), "other": tuple(other)}).speedup("other", "one")
+        ours, other = np.exp(random.normal(0, 0.1, (2, count)))
+        found = StepComparison({"one": tuple(ours), "other": tuple(other)}).speedup("other", "one")
         assert found.low <= found.median <= found.high
         held += found.low <= 1 <= found.high
     assert held / 400 > 0.93

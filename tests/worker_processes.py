@@ -245,9 +245,11 @@ def worker_environment() -> dict[str, str]:
     That takes a sixth of a core each, and more than many a job computes. Workers import the package
     of this tree, as the tests do, whichever tree the interpreter's environment was installed from.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)
+    }
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return kept | {
+    return environment | {
         "PYTHONPATH": os.pathsep.join(paths),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",

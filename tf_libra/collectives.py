@@ -282,8 +282,8 @@ def _peer(what: str, rank: int) -> int:
     engine = engine_lib.running()
     bad = not isinstance(rank, int) or isinstance(rank, bool) or rank < 0
     if bad or (engine is not None and (rank >= engine.world_size or rank == engine.rank)):
-        of = "" if engine is None else f" below {engine.world_size} other than {engine.rank}"
-        raise ValueError(f"{what} must be a rank{of}, got {rank!r}")
+        bound = "" if engine is None else f" below {engine.world_size} other than {engine.rank}"
+        raise ValueError(f"{what} must be a rank{bound}, got {rank!r}")
     return rank
 
 

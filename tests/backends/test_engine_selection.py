@@ -18,8 +18,8 @@ from tf_libra.backends.engine_selection import EngineEnvironment, choose, connec
 def ranks(size: int, hosts: int = 1, **found: Any) -> list[EngineEnvironment]:
     """All find the same, on hosts of as many each."""
     per_host = size // hosts
-    one = EngineEnvironment(local_size=per_host, **found)
-    return [dataclasses.replace(one, machine=f"m{rank // per_host}") for rank in range(size)]
+    facts = EngineEnvironment(local_size=per_host, **found)
+    return [dataclasses.replace(facts, machine=f"m{rank // per_host}") for rank in range(size)]
 
 
 def but(which: int, found: list[EngineEnvironment], **changes: Any) -> list[EngineEnvironment]:
@@ -116,8 +116,10 @@ def test_a_choice_is_known_and_more_descriptors_never_take_lanes_away(
 ) -> None:
     chosen, reason = choose(found)
     assert chosen in backend.BY_NAME and reason
-    assert chosen == "lanes" or not any(one.only_lanes for one in found)
-    more = [dataclasses.replace(one, most_descriptors=2 * one.most_descriptors) for one in found]
+    assert chosen == "lanes" or not any(facts.only_lanes for facts in found)
+    more = [
+        dataclasses.replace(facts, most_descriptors=2 * facts.most_descriptors) for facts in found
+    ]
     assert chosen == "horovod" or choose(more)[0] == "lanes"
 
 
@@ -149,7 +151,7 @@ def test_connections_are_counted_as_the_mesh_makes_them() -> None:
         (64, 8, 2, {"machine": ""}),
     ):
         of_ranks = [
-            dataclasses.replace(one, **changes) for one in ranks(size, hosts, num_lanes=lanes)
+            dataclasses.replace(facts, **changes) for facts in ranks(size, hosts, num_lanes=lanes)
         ]
         # As lanes_meeting.offer says it.
         host = "unix:x" if hosts == 1 and not changes else _LOOPBACK

@@ -112,7 +112,7 @@ def test_what_is_left_to_us_is_decided_and_said(job: Job, rank: int) -> None:
         "engine: lanes, since horovod cannot (on rank 1: threads)",
         "engine: horovod, since rank 1 asks for it",
     ]
-    assert rank or all(one in log for one in reported)
+    assert rank or all(line in log for line in reported)
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -158,7 +158,7 @@ def test_interface_on_some_ranks_only_is_rejected_by_name(
 def test_what_may_meet_is_not_rejected(ranks: list[tuple[str, str, str, str]]) -> None:
     connect_to: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_lib, "connect", lambda rank, *of: connect_to.append(rank))
+        patch.setattr(engine_lib, "connect", lambda rank, *args: connect_to.append(rank))
         connect(ranks)
     assert connect_to == [0]
 

@@ -25,7 +25,7 @@ def test_a_wait_is_known_by_the_last_one_for_the_same() -> None:
         gaps.took(what, seconds)
     gaps.step_took(0.1)
     assert gaps.share == pytest.approx(0.4)
-    assert [gaps.is_long(one) for one in "xyz"] == [True, False, True]
+    assert [gaps.is_long(tensor) for tensor in "xyz"] == [True, False, True]
     gaps.took("x", 1e-5)
     gaps.step_took(0.1)
     assert gaps.share == 0 and not gaps.is_long("x")

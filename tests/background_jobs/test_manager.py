@@ -43,7 +43,7 @@ def test_job_runs_concurrently_and_training_is_unchanged(beside: Job, case: str,
 
 def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
     found = runs(LogdirSource.read(beside.folder / "logdir"))["backgrounds"]
-    assert [(one["run"], one["rank"]) for one in found] == [("rank_0", 0), ("rank_1", 1)]
+    assert [(entry["run"], entry["rank"]) for entry in found] == [("rank_0", 0), ("rank_1", 1)]
     for job in found:
         assert "tf_libra.background_jobs.repeat" in job["command"]
         assert 0 < job["share_of_steps"] < 1

@@ -176,14 +176,16 @@ def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> N
             sleeping = [child_of(command, number) for number in range(2)]
             owner.stdin.write(b"\n")
             if is_paused:
-                wait_until(lambda: all(state(one) == "T" for one in (command, *sleeping)))
+                wait_until(lambda: all(state(process) == "T" for process in (command, *sleeping)))
                 wait_until(lambda: state(beside) == "S")  # and not stopped with them
             if who == "thread":
                 owner.stdin.write(b"\n")
             else:
                 killed = {"owner": (owner.pid, signal.SIGKILL), "beside": (beside, signal.SIGTERM)}
                 os.kill(*killed[who])
-            wait_until(lambda: {state(one) for one in (beside, command, *sleeping)} <= {"", "Z"})
+            wait_until(
+                lambda: {state(process) for process in (beside, command, *sleeping)} <= {"", "Z"}
+            )
         finally:
             owner.kill()  # else leaving waits for it
 

@@ -20,9 +20,11 @@ def define(values: flags.FlagValues) -> None:
 
 
 def called(
-    *arguments: str, run: Callable[..., Any] = lambda values, rest: None, of: tuple[str, ...] = ()
+    *arguments: str,
+    run: Callable[..., Any] = lambda values, rest: None,
+    operands: tuple[str, ...] = (),
 ) -> int:
-    return run_command("prog do", Command("does something", define, run, of), arguments)
+    return run_command("prog do", Command("does something", define, run, operands), arguments)
 
 
 def test_flags_and_positionals_reach_the_command() -> None:
@@ -31,13 +33,13 @@ def test_flags_and_positionals_reach_the_command() -> None:
     def run(values: flags.FlagValues, rest: list[str]) -> None:
         seen.append((command.flag_value(values, "count"), rest))
 
-    assert called("folder", "--count=5", run=run, of=("FOLDER",)) == 0
+    assert called("folder", "--count=5", run=run, operands=("FOLDER",)) == 0
     assert called(run=run) == 0
     assert seen == [(5, ["folder"]), (3, [])]
 
 
 def test_help_lists_the_flags_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("--help", of=("FOLDER",)) == 0
+    assert called("--help", operands=("FOLDER",)) == 0
     reported = capsys.readouterr().out
     assert reported.startswith("usage: prog do FOLDER [flags]\n\ndoes something\n")
     assert "--count" in reported and "how many" in reported
@@ -62,7 +64,7 @@ def test_bad_command_line_is_one_line(
 
 
 def test_missing_positionals_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(of=("FOLDER", "OUT")) == command.BAD
+    assert called(operands=("FOLDER", "OUT")) == command.BAD
     assert "arguments must be FOLDER OUT, got 0 arguments" in capsys.readouterr().err
 
 

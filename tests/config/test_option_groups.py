@@ -8,7 +8,7 @@ import tf_libra
 from tf_libra import config
 from tf_libra.config import option_groups
 
-GROUPED = [one for one in config.declared() if one.group]
+GROUPED = [option for option in config.declared() if option.group]
 # A value of each option that differs from its default.
 OTHERS = {
     "max_seconds": 8.5,
@@ -23,7 +23,7 @@ def grouped(option: config.Option, value: Any) -> Any:
     return option_groups.GROUPS[option.group](**{option.name: value})
 
 
-@pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
+@pytest.mark.parametrize("option", GROUPED, ids=lambda option: option.name)
 def test_option_of_a_group_is_set_and_checked_by_the_group(option: config.Option) -> None:
     value = OTHERS[option.name]
     found = config.resolve({option.group: grouped(option, value)})
@@ -51,7 +51,7 @@ def test_misplaced_argument_is_an_error_with_its_place(taker: str) -> None:
     takers: dict[str, Any] = {
         "optimize": tf_libra.optimize, "Tuning": tf_libra.Tuning, "Faults": tf_libra.Faults
     }  # fmt: skip
-    names = [one.name for one in config.declared() if not one.group]
+    names = [option.name for option in config.declared() if not option.group]
     for name, place in option_groups.PLACES[taker].items():
         assert name not in names or taker != "optimize"
         with pytest.raises(TypeError) as caught:
@@ -70,5 +70,5 @@ def test_checked_options_stay_as_they_are() -> None:
     once = config.resolve(
         {"max_tuning_steps": 4, "logdir": "somewhere", "broadcast_variables": True}
     )
-    names = [one.name for one in config.declared() if not one.group]
+    names = [option.name for option in config.declared() if not option.group]
     assert config.DataParallelOptions(**{name: getattr(once, name) for name in names}) == once

@@ -30,7 +30,7 @@ class Declared:
 
 
 def test_declaration_is_in_the_metadata_of_each_field() -> None:
-    first, second = (one.metadata for one in dataclasses.fields(Declared))
+    first, second = (declared.metadata for declared in dataclasses.fields(Declared))
     assert first["doc"] == "What it does, on two lines."
     assert (first["agreed"], second["agreed"]) == (False, True)
     for field in dataclasses.fields(Declared):

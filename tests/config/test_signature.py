@@ -21,7 +21,7 @@ def functions() -> list[Any]:
     return [optimize, of_keras]
 
 
-@pytest.mark.parametrize("option", ARGUMENTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("option", ARGUMENTS, ids=lambda argument: argument.name)
 def test_functions_take_and_describe_every_option(option: config.Option) -> None:
     for function in functions():
         assert option.name in inspect.signature(function).parameters
@@ -48,7 +48,8 @@ def test_signatures_have_the_declared_defaults() -> None:
 
 def test_static_checkers_know_every_option_as_declared() -> None:
     known = {
-        name: one.__forward_arg__ for name, one in config.OptimizeKwargs.__annotations__.items()
+        name: reference.__forward_arg__
+        for name, reference in config.OptimizeKwargs.__annotations__.items()
     }
     assert known == {
         argument.name: argument.kind for argument in ARGUMENTS if argument.name != "strategy"

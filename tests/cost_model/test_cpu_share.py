@@ -39,10 +39,10 @@ def test_computation_loses_the_work_of_lanes(
 def test_assumptions_2_and_3_hold(model: ProcessorModel, num_threads: int, num_bytes: int) -> None:
     overlapped = float(model.overlapped_all_reduce(num_bytes, num_threads))
     exclusive = float(model.exclusive_all_reduce(num_bytes, num_threads))
-    kept = float(model.compute_rate(num_threads))
-    assert 0 < kept < 1
+    rate = float(model.compute_rate(num_threads))
+    assert 0 < rate < 1
     assert overlapped >= exclusive
-    one_after_the_other = overlapped * kept + exclusive
+    one_after_the_other = overlapped * rate + exclusive
     assert overlapped <= one_after_the_other * (1 + 1e-9)
 
 
@@ -157,14 +157,14 @@ def test_startup_is_proportional_to_hops(model: ProcessorModel, workers: int) ->
         hops=model.hops,
         workers_per_host=model.workers_per_host,
     )
-    for one, same in (
+    for converted, same in (
         (model, other),
         (model.with_workers(workers), other.with_workers(workers)),
         (model.with_workers(workers).contention_free(), other.with_workers(workers)),
         (model.with_workers(1).with_workers(model.num_workers), other),
     ):
-        assert one.startup_seconds == pytest.approx(same.startup_seconds)
-        assert one.exclusive_startup_seconds == pytest.approx(same.startup_seconds)
+        assert converted.startup_seconds == pytest.approx(same.startup_seconds)
+        assert converted.exclusive_startup_seconds == pytest.approx(same.startup_seconds)
 
 
 def test_two_levels_double_the_startup() -> None:

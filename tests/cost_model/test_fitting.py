@@ -51,8 +51,8 @@ def test_errors_of_true_model_are_zero():
 
 
 def test_error_is_relative_and_signed():
-    [one] = draw(TRUE, 1, (2,), hidden=0.0)
-    slow = dataclasses.replace(one, residual_seconds=2 * one.residual_seconds)
+    [step] = draw(TRUE, 1, (2,), hidden=0.0)
+    slow = dataclasses.replace(step, residual_seconds=2 * step.residual_seconds)
     assert prediction_errors(TRUE, [slow]) == pytest.approx([-0.5])
 
 

@@ -27,9 +27,9 @@ def two_levels(hosts: int, per_host: int, num_bytes: float) -> Iterator[Phase]:
     """Within hosts, over hosts twice, within hosts."""
     rows = [range(host * per_host, (host + 1) * per_host) for host in range(hosts)]
     columns = [range(place, hosts * per_host, per_host) for place in range(per_host)]
-    within = [one for row in rows for one in exchange(row, num_bytes / per_host)]
+    within = [send for row in rows for send in exchange(row, num_bytes / per_host)]
     part = num_bytes / per_host / hosts
-    over = [one for column in columns for one in exchange(column, part)]
+    over = [send for column in columns for send in exchange(column, part)]
     yield from (within, over, over, within)
 
 

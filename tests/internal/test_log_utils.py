@@ -14,7 +14,7 @@ from tf_libra.internal import log_utils
 def fresh_process() -> Iterator[logging.Logger]:
     """Loggers as a process finds them, without pytest's handlers; afterwards as they were."""
     log, root = logging.getLogger("tf_libra"), logging.getLogger()
-    before = [(one, one.handlers, one.level, one.propagate) for one in (log, root)]
+    before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in (log, root)]
     own = vars(log).pop("_tf_libra_level", None)
     log.handlers, root.handlers, log.propagate = [], [], True
     log.setLevel(logging.NOTSET)
@@ -22,9 +22,9 @@ def fresh_process() -> Iterator[logging.Logger]:
     try:
         yield log
     finally:
-        for one, handlers, level, propagate in before:
-            one.handlers, one.propagate = handlers, propagate
-            one.setLevel(level)
+        for logger, handlers, level, propagate in before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
         if own is not None:
             log._tf_libra_level = own
 

@@ -122,8 +122,8 @@ def test_a_trace_leaves_nothing_replaced(fails: bool) -> None:
             raise KeyError("a mistake of the user's")
     assert not [
         patch.path
-        for patch, one, other in zip(TABLE, before, replaced, strict=True)
-        if (one is other) is (patch in OF_TRACES)
+        for patch, original, other in zip(TABLE, before, replaced, strict=True)
+        if (original is other) is (patch in OF_TRACES)
     ]
     assert [standing(patch) for patch in TABLE] == before
 

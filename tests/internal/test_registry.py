@@ -173,9 +173,9 @@ def test_who_brings_what_is_missing_is_named() -> None:
     reported = r"; inherit \S+\.InMetres or \S+\.Of for defaults$"
     with pytest.raises(ValueError, match=reported):
         made.register(Bare)
-    for one in (Growing, Still):
+    for class_ in (Growing, Still):
         with pytest.raises(ValueError, match=r"; inherit \S+\.InMetres for defaults$"):
-            made.register(one)
+            made.register(class_)
     nobody: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, bases=(Of,))
     with pytest.raises(ValueError, match=r"documents them$"):
         nobody.register(Growing)

@@ -85,8 +85,8 @@ def test_one_process_keeps_its_variables(horovod: None) -> None:
     assert not model.optimizer.built
     broadcasts(model)
     assert model.optimizer.built
-    for one, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(one.numpy(), value)
+    for trained, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(trained.numpy(), value)
 
 
 def test_metrics_that_keras_has_numbered_otherwise_are_averaged(

@@ -147,10 +147,10 @@ SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
         ((SPARSE,), (tf.sparse.from_dense([[1.0, 1.0]]),), False),
     ],
 )
-def test_batches_are_alike_where_one_trace_fits_both(one: Any, other: Any, alike: bool) -> None:
-    assert fit._are_alike((one, one, other)) is alike
-    assert fit._are_alike((other, one)) is alike
-    assert fit._are_alike((one,))
+def test_batches_are_alike_where_one_trace_fits_both(first: Any, other: Any, alike: bool) -> None:
+    assert fit._are_alike((first, first, other)) is alike
+    assert fit._are_alike((other, first)) is alike
+    assert fit._are_alike((first,))
 
 
 def test_rank_0_broadcasts_weights_and_optimizer_but_no_seeds(job: Job) -> None:

@@ -25,7 +25,7 @@ KINDS: dict[str, Callable[[int], Iterable[Any]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_take_yields_at_most_the_requested_number(kind: str) -> None:
     iterator = KINDS[kind](5)
-    taken = [[int(one) for one in take(iterator, count)] for count in (2, 1, 0, 9, 1)]
+    taken = [[int(element) for element in take(iterator, count)] for count in (2, 1, 0, 9, 1)]
     assert taken == [[0, 1], [2], [], [3, 4], []]
 
 

@@ -61,7 +61,7 @@ def test_variables_are_those_that_ranks_detect() -> None:
 @pytest.mark.parametrize("name", ["TF_LIBRA_SECRET", "TF_LIBRA_SECRET_FILE"])
 def test_secret_of_the_user_is_used(name: str) -> None:
     [env] = rank_environments(1, 4321, {name: "mine"})
-    assert {one: env[one] for one in env if "SECRET" in one} == {name: "mine"}
+    assert {variable: env[variable] for variable in env if "SECRET" in variable} == {name: "mine"}
 
 
 def test_lines_of_other_ranks_have_a_prefix() -> None:

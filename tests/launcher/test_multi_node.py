@@ -61,7 +61,11 @@ def test_the_job_is_one_that_the_operator_takes() -> None:
     named = {command[i + 1].partition("=")[0] for i, word in enumerate(command) if word == "-x"}
     assert named == {"PATH", "LD_LIBRARY_PATH", "TF_LIBRA_INTERFACE", "TF_LIBRA_PORTS"}
     pod = worker["template"]["spec"]
-    mounts = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
+    mounts = {
+        mount["name"]
+        for container_spec in pod["containers"]
+        for mount in container_spec["volumeMounts"]
+    }
     assert mounts == {volume["name"] for volume in pod["volumes"]}
 
 

@@ -31,7 +31,9 @@ def found_in(folder: Path, *command: str, **files: str) -> tuple[str, int, bool]
     ],
 )
 def test_every_form_is_found(text: str, tmp_path: Path) -> None:
-    line = next(number for number, one in enumerate(text.splitlines(), 1) if "horovod" in one)
+    line = next(
+        number for number, text_line in enumerate(text.splitlines(), 1) if "horovod" in text_line
+    )
     assert found_in(tmp_path, train=text) == ("train.py", line, False)
 
 

@@ -72,8 +72,8 @@ def test_factors_are_the_least_that_make_workers_faster(
 
     candidates = np.geomspace(1, 1024, 400)
     for factor, faster in (
-        (found.link_factor, lambda one: is_faster(one, 1.0)),
-        (found.batch_factor, lambda one: is_faster(1.0, one)),
+        (found.link_factor, lambda factor: is_faster(factor, 1.0)),
+        (found.batch_factor, lambda factor: is_faster(1.0, factor)),
     ):
         least = next((candidate for candidate in candidates if faster(candidate)), None)
         if factor is None:

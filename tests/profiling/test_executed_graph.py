@@ -18,14 +18,14 @@ def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.Gr
             elif key == "part_starts":
                 node.attr[key].list.i.extend(value)
             else:
-                node.attr[key].list.s.extend(one.encode() for one in value)
+                node.attr[key].list.s.extend(entry.encode() for entry in value)
     return found
 
 
 def test_nodes_feeding_all_reduces_are_producers() -> None:
     """Blocking and asynchronous all-reduces, of this library and of another."""
     of_other = {"_tf_libra_tensor_names": ["c"], "_tf_libra_group": 2, "_tf_libra_num_threads": 4}
-    one = graph(
+    example = graph(
         ("x", "Placeholder", [], {}),
         ("conv", "Conv2DBackpropFilter", ["x", "^before"], {}),
         ("whole", "LibraAllReduce", ["conv:1", "conv", "^x"], {"tensor_names": ["a", "b"]}),
@@ -36,17 +36,17 @@ def test_nodes_feeding_all_reduces_are_producers() -> None:
         ("y", "MatMul", [], {}), ("start", "LibraAllReduceStart", ["y"], {"tensor_names": ["d"]})
     )
     forward = graph(("z", "MatMul", ["w"], {}))
-    found = gradient_sources([forward, one, apart])
+    found = gradient_sources([forward, example, apart])
     assert found.producers == {"a": ("conv",), "b": ("conv",), "c": ("mul",), "d": ("y",)}
     assert found.inputs["conv"] == ("x",) and found.inputs["mul"] == ("x", "conv")
     assert "z" not in found.inputs  # there is no gradient around it
-    [placed] = placed_all_reduces([forward, one, apart])
+    [placed] = placed_all_reduces([forward, example, apart])
     assert (placed.node, placed.group, placed.num_threads) == ("other", 2, 4)
     assert placed.tensor_names == ("c",)
 
 
 def test_split_gradient_has_one_producer_and_conditional_one_per_branch() -> None:
-    one = graph(
+    example = graph(
         (
             "first",
             "LibraAllReduce",
@@ -57,14 +57,14 @@ def test_split_gradient_has_one_producer_and_conditional_one_per_branch() -> Non
         ("then", "LibraAllReduce", ["c_then"], {"tensor_names": ["c"]}),
         ("else", "LibraAllReduce", ["c_else"], {"tensor_names": ["c"]}),
     )
-    assert gradient_sources([one]).producers == {
+    assert gradient_sources([example]).producers == {
         "a": ("a",), "b": ("b",), "c": ("c_then", "c_else")
     }  # fmt: skip
 
 
 def test_users_combine_a_weight_with_data() -> None:
     """Casts and regularizers do not; a node in a loop counts as one of data."""
-    one = graph(
+    example = graph(
         ("x", "_Arg", [], {"index": 0}),
         ("w", "_Arg", [], {"index": 1}),
         ("v", "_Arg", [], {"index": 2}),
@@ -81,9 +81,9 @@ def test_users_combine_a_weight_with_data() -> None:
         ("total", "Add", ["losses", "cell"], {}),
         ("reduce", "LibraAllReduce", ["total"], {"tensor_names": ["w"]}),
     )
-    users = gradient_sources([one], {"w": 1, "v": 2, "unused": 7}).users
+    users = gradient_sources([example], {"w": 1, "v": 2, "unused": 7}).users
     assert users == {"w": ("layer", "total"), "v": ("cell", "total")}
-    assert gradient_sources([one]).users == {}
+    assert gradient_sources([example]).users == {}
 
 
 def test_graphs_without_gradients_are_rejected() -> None:

@@ -257,13 +257,13 @@ def test_step_that_lacks_an_event_is_dropped() -> None:
 
 
 def test_profile_rejects_invalid_input() -> None:
-    one = step({"a": 1, "b": 2})
+    result = step({"a": 1, "b": 2})
     with pytest.raises(IncompleteTraceError, match=r"2 steps.*3"):
-        measured_profile([one, one], BYTES)
+        measured_profile([result, result], BYTES)
     with pytest.raises(ValueError, match=r"steps\[1\]"):
-        measured_profile([one, step({"b": 2, "a": 1})], BYTES, min_steps=2)
+        measured_profile([result, step({"b": 2, "a": 1})], BYTES, min_steps=2)
     with pytest.raises(ValueError, match="num_bytes lacks 'b'"):
-        measured_profile([one], {"a": 4}, min_steps=1)
+        measured_profile([result], {"a": 4}, min_steps=1)
     with pytest.raises(ValueError, match=r"min_steps.*1"):
         measured_profile([], BYTES, min_steps=0)
 

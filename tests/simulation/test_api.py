@@ -133,10 +133,10 @@ def test_updates_wait_for_their_group_and_for_backward(case, cost, after_backwar
     free = cost.contention_free()
     timeline = tf_libra.simulate(profile, plan, free)
     without = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, profile.compute_seconds)
-    for one, other in zip(
+    for predicted, other in zip(
         tf_libra.simulate(without, plan, free).groups, timeline.groups, strict=True
     ):
-        assert vars(other) == pytest.approx(vars(one), rel=1e-9, abs=1e-12)
+        assert vars(other) == pytest.approx(vars(predicted), rel=1e-9, abs=1e-12)
     clock = float(profile.compute_after[0])
     for group, span in zip(plan.groups, timeline.groups, strict=True):
         tensors = profile.tensors[group.start : group.stop]

@@ -22,7 +22,9 @@ def graphs(draw, resources=3):
     for index, row in enumerate(np.reshape(drawn, (12, 11)).tolist()):
         work, using, priority, *earlier = row
         after, after_start = (
-            {pick(range(index), one) for one in some[: pick(range(4), many)]} if index else ()
+            {pick(range(index), fraction) for fraction in some[: pick(range(4), many)]}
+            if index
+            else ()
             for many, *some in (earlier[:4], earlier[4:])
         )
         tasks.append(
@@ -45,9 +47,11 @@ def check(tasks, spans):
         waits += [spans[i].start_seconds for i in task.after_start]
         assert span.ready_seconds == max(waits, default=0.0)
         assert span.ready_seconds <= span.start_seconds <= span.stop_seconds
-    for one, two in itertools.combinations(range(len(tasks)), 2):
-        if set(tasks[one].resources) & set(tasks[two].resources):
-            a, b = sorted((one, two), key=lambda i: (spans[i].start_seconds, spans[i].stop_seconds))
+    for first, second in itertools.combinations(range(len(tasks)), 2):
+        if set(tasks[first].resources) & set(tasks[second].resources):
+            a, b = sorted(
+                (first, second), key=lambda i: (spans[i].start_seconds, spans[i].stop_seconds)
+            )
             assert spans[a].stop_seconds <= spans[b].start_seconds
     for index, task in enumerate(tasks):
         span = spans[index]
@@ -74,9 +78,9 @@ def test_dependencies_and_resources_are_kept(tasks):
 def test_a_constant_rate_stretches_time(tasks, rate):
     own = simulate_tasks(tasks)
     spans = simulate_tasks(tasks, lambda running: dict.fromkeys(running, rate))
-    for one, other in zip(own, spans, strict=True):
+    for alone, other in zip(own, spans, strict=True):
         for field in ("ready_seconds", "start_seconds", "stop_seconds"):
-            assert getattr(other, field) * rate == pytest.approx(getattr(one, field), abs=1e-6)
+            assert getattr(other, field) * rate == pytest.approx(getattr(alone, field), abs=1e-6)
 
 
 @many
@@ -89,10 +93,10 @@ def test_the_least_priority_then_the_longest_wait_goes_first(tasks):
     keys = [
         (t.priority, s.ready_seconds, i) for i, (t, s) in enumerate(zip(tasks, spans, strict=True))
     ]
-    for one, two in itertools.permutations(range(len(tasks)), 2):
-        if spans[one].start_seconds < spans[two].start_seconds:
-            was_ready = spans[two].ready_seconds <= spans[one].start_seconds
-            assert not was_ready or keys[one] < keys[two]
+    for first, second in itertools.permutations(range(len(tasks)), 2):
+        if spans[first].start_seconds < spans[second].start_seconds:
+            was_ready = spans[second].ready_seconds <= spans[first].start_seconds
+            assert not was_ready or keys[first] < keys[second]
 
 
 def test_two_tasks_that_share_a_link():

@@ -95,15 +95,15 @@ def pieces(profile, plan):
     )
 
 
-def assert_alike(one, other):
-    tolerance = 1e-9 * one.backward_seconds
+def assert_alike(actual, other):
+    tolerance = 1e-9 * actual.backward_seconds
     for first, second in [
-        *zip(one.groups, other.groups, strict=True),
-        *zip(one.stages, other.stages, strict=True),
+        *zip(actual.groups, other.groups, strict=True),
+        *zip(actual.stages, other.stages, strict=True),
     ]:
         assert vars(second) == pytest.approx(vars(first), rel=1e-9, abs=tolerance)
-    assert other.backward_seconds == pytest.approx(one.backward_seconds, rel=1e-9)
-    assert other.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
+    assert other.backward_seconds == pytest.approx(actual.backward_seconds, rel=1e-9)
+    assert other.step_seconds == pytest.approx(actual.step_seconds, rel=1e-9)
 
 
 @settings(max_examples=300, deadline=None)

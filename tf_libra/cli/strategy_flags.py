@@ -21,12 +21,12 @@ class _Kind:
 
     Attributes:
       parser: parser of one value.
-      one: description of one value, for errors.
+      single: description of one value, for errors.
       several: description of several values, for errors.
     """
 
     parser: flags.ArgumentParser
-    one: str
+    single: str
     several: str
 
 
@@ -150,7 +150,7 @@ def _read(argument: Argument, value: Any) -> Any:
         items = value.split(",") if isinstance(value, str) else value
         return tuple(kind.parser.parse(item) for item in items)
     except (TypeError, ValueError):
-        wanted = f"{kind.several} separated by commas" if argument.several else kind.one
+        wanted = f"{kind.several} separated by commas" if argument.several else kind.single
         raise ValueError(f"{argument.name} must be {wanted}, got {value!r}") from None
 
 

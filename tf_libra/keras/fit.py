@@ -215,11 +215,11 @@ def optimize(
     requested: config.OptimizeKwargs = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **requested)
     if not isinstance(model, keras.Model):
-        kind, of = type(model).__name__, type(model).__module__.partition(".")[0]
+        kind, package = type(model).__name__, type(model).__module__.partition(".")[0]
         advice = "; decorate a training step of your own with tf_libra.optimize instead"
         raise ValueError(
             f"model must be a Keras 3 model, got {kind}"
-            + (f" of tf_keras{advice}" if of == "tf_keras" else "")
+            + (f" of tf_keras{advice}" if package == "tf_keras" else "")
         )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

@@ -68,9 +68,9 @@ def shortened(error: BaseException) -> str:
     count = 0
     seen: traceback.TracebackException | None = whole
     while seen is not None:
-        kept = [frame for frame in seen.stack if not _is_below(frame.filename, folders)]
-        count += len(seen.stack) - len(kept)
-        seen.stack = traceback.StackSummary.from_list(kept)
+        frames = [frame for frame in seen.stack if not _is_below(frame.filename, folders)]
+        count += len(seen.stack) - len(frames)
+        seen.stack = traceback.StackSummary.from_list(frames)
         if seen.__cause__ is not None and str(seen.__cause__) == str(seen):
             seen.__cause__ = seen.__cause__.__cause__  # same message
         if seen.__cause__ is None and seen.__suppress_context__:

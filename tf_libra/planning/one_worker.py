@@ -154,8 +154,8 @@ def compare_with_one_worker(
             return compared
 
         def is_faster(rates: float = 1.0, batch: float = 1.0) -> bool:
-            one, several = predict(rates, batch)
-            return scale * one > several
+            single, several = predict(rates, batch)
+            return scale * single > several
 
         links = _least_factor(lambda factor: is_faster(rates=factor))
         batch = _least_factor(lambda factor: is_faster(batch=factor))

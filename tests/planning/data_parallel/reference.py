@@ -206,7 +206,8 @@ def profiles(draw, max_tensors=5, updates=False):
     # Of the sizes a third are 0 and a third up to 100, of the times half are 0.
     size = np.interp(size, (0, 1 / 3, 2 / 3, 1), (0, 0, 100, 5_000_000)).astype(int).tolist()
     compute, update = (
-        np.where(one < 0.5, 0, np.interp(one, (0.5, 1), (1e-4, 1e-2))).tolist() for one in seconds
+        np.where(fractions < 0.5, 0, np.interp(fractions, (0.5, 1), (1e-4, 1e-2))).tolist()
+        for fractions in seconds
     )
     return tf_libra.BackwardProfile.from_arrays(
         size, compute, update_seconds=update if updates else None

@@ -115,16 +115,16 @@ LINK = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
 
 
 def test_large_gamma_notes_the_faster_plan():
-    one = tf_libra.make_plan(
+    merged_seconds = tf_libra.make_plan(
         tf_libra.BackwardProfile.from_arrays(*BUSY), LINK, "mg-wfbp"
     ).predicted_seconds
     usual, small, large = (plan_of(*BUSY, LINK, contention=c) for c in (None, 1.0, 8.0))
     # The same groups whatever gamma is: the authors' rule.
     assert usual.groups == small.groups == large.groups and usual.num_streams == 2
     assert usual.notes == ()
-    assert small.predicted_seconds < one < large.predicted_seconds
+    assert small.predicted_seconds < merged_seconds < large.predicted_seconds
     assert small.notes == ()
-    assert f"merged as by mg-wfbp, is predicted {formatting.time(one)}" in large.notes[0]
+    assert f"merged as by mg-wfbp, is predicted {formatting.time(merged_seconds)}" in large.notes[0]
 
 
 @settings(max_examples=60, deadline=None)
