@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Checks the prose of sources and pages: docstring openings and replaced words.
+"""Checks the prose of sources and pages: docstring openings, replaced words, names of variables.
 
     python tools/lint_prose.py
 
 Prints every fault with its line. A docstring begins with a verb or a noun phrase. Each of WORDS has
-a standard term that a reader would search for.
+a standard term that a reader would search for. A variable is a noun of the field, none of NAMES.
 """
 
 import ast
 import io
 import re
+import symtable
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ WORDS = {
     r"let go of": "free",
     r"farewells?": "abort message",
 }
+NAMES = frozenset(("one", "of"))
 _WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): term for word, term in WORDS.items()}
 _ANY_WORD = re.compile("|".join(pattern.pattern for pattern in _WORDS), re.IGNORECASE)
 _CXX_COMMENT = re.compile(r"//(.*)$", re.MULTILINE)
@@ -68,6 +70,18 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
             text = ast.get_docstring(node, clean=False)
             if text is not None:
                 yield node.body[0].lineno, text
+
+
+def variables(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the first line of the scope, and the name, of every variable that is in NAMES."""
+    remaining = [symtable.symtable(source, "<source>", "exec")]
+    while remaining:
+        scope = remaining.pop()
+        remaining += scope.get_children()
+        for symbol in map(scope.lookup, sorted(NAMES.intersection(scope.get_identifiers()))):
+            is_bound = symbol.is_assigned() or symbol.is_annotated() or symbol.is_parameter()
+            if is_bound and not symbol.is_namespace():  # functions have names of their own
+                yield scope.get_lineno(), symbol.get_name()
 
 
 def comments(path: Path, source: str) -> Iterator[tuple[int, str]]:
@@ -102,6 +116,8 @@ def faults_in_file(root: Path, path: Path) -> Iterator[Fault]:
             yield from faults_in_text(name, line, text)
     if path.suffix != ".py":
         return
+    for line, variable in variables(source):
+        yield Fault(name, max(line, 1), f"variable '{variable}' in this scope: use a noun")
     for line, text in docstrings(source):
         yield from faults_in_text(name, line, text)
         first = text.split(maxsplit=1)[0].rstrip(",:.") if text.strip() else ""

@@ -161,10 +161,10 @@ def test_elementwise_optimizers_of_keras(optimizer: Callable[[], Any], num_varia
 )
 def test_optimizers_of_keras_that_mix_elements(optimizer: Callable[[], Any], op: str) -> None:
     found = check(*with_optimizer(optimizer()))
-    for one in found.values():
-        assert one.mixed_by is not None and one.mixed_by.endswith(f"({op})")
+    for analysis in found.values():
+        assert analysis.mixed_by is not None and analysis.mixed_by.endswith(f"({op})")
     of_sums = find(*with_optimizer(optimizer()), adds_sums=True)
-    assert {one.is_elementwise for one in of_sums.values()} == {op == "Sum"}
+    assert {analysis.is_elementwise for analysis in of_sums.values()} == {op == "Sum"}
 
 
 class HandWritten:

@@ -55,6 +55,29 @@ def test_words_in_code_and_inside_of_words_are_allowed(root: Path) -> None:
     assert lint_prose.faults(root) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("X = 1\n\nfor one in range(X):\n    pass\n", 1),
+        ("X = 1\n\n\ndef f(of: int) -> int:\n    return of\n", 4),
+        ("X = (\n    1,\n    [one for one in range(2)],\n)\n", 3),
+        ("X = 1\nF = lambda of: X\n", 2),
+        ("class A:\n    one: str\n", 1),
+    ],
+)
+def test_variable_that_is_no_noun_is_found_with_its_scope(
+    root: Path, source: str, line: int
+) -> None:
+    write(root, "tf_libra/a.py", source)
+    [fault] = lint_prose.faults(root)
+    assert (fault.path, fault.line) == ("tf_libra/a.py", line)
+
+
+def test_function_and_attribute_names_are_no_variables(root: Path) -> None:
+    write(root, "tf_libra/a.py", "class A:\n    def of(self):\n        return self.one\n")
+    assert lint_prose.faults(root) == []
+
+
 def test_faults_are_printed_and_fail(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lint_prose.main(root) == 0
     write(root, "tf_libra/planning/other.py", '"""What is planned."""\n')

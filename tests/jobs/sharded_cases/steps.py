@@ -51,7 +51,7 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
     bits = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
     return {
         "different": different(ours, theirs),
-        "error": max(float(np.max(np.abs(one - two.numpy()), initial=0)) for one, two in pairs),
+        "error": max(float(np.max(np.abs(our - their.numpy()), initial=0)) for our, their in pairs),
         "bits": bits,
         "unreadable": unreadable,
         "held": held,
