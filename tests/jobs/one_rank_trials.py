@@ -24,7 +24,7 @@ from tf_libra.strategies import Auto
 
 cases = harness.Cases()
 SAMPLES, LAST = 24, harness.SIZE - 1
-COMPARED_STEPS, FIRST = 90, "data parallelism"
+MAX_STEPS, SETTLED_STEPS, FIRST = 180, 10, "data parallelism"
 FAMILIES = ("one-rank", "spp", "deeppool")
 
 
@@ -80,10 +80,13 @@ def compared(
 
     with every_family_in_trials(chosen, far_faster):
         step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(traced)
-        num_steps = COMPARED_STEPS * (1 + len(families)) // 2
-        for batch in batches(num_steps, SAMPLES):
+        num_settled = 0
+        for batch in batches(MAX_STEPS, SAMPLES):
             result = step(*own(batch))
             phases.append(step.phase)
+            num_settled += step.settled
+            if num_settled == SETTLED_STEPS:
+                break
     before_sync = every_value(trained)
     step.synchronize_variables()
     values = every_value(trained)

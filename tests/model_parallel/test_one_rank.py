@@ -20,7 +20,6 @@ from tf_libra.planning.family_comparison import FamilyComparison
 from tf_libra.specs.one_rank import OneRankPlan
 
 SAMPLES = 24
-COMPARED_STEPS = 90
 GIVEN = ("mlp", "convolutional", "embedded", "normalized")
 JOB = "one_rank.py"
 
@@ -36,6 +35,12 @@ def without_metric() -> Trained:
 
 def without_metrics() -> Trained:
     return dataclasses.replace(models.convolutional(), metric=None, norms=None)
+
+
+def trained_steps(job: Job, case: str) -> int:
+    """Returns the number of steps that the case trained, the same on all ranks."""
+    [found] = {len(job.value(case, rank)["phases"]) for rank in range(job.world_size)}
+    return found
 
 
 def read(value: Any) -> Any:
@@ -181,7 +186,7 @@ def test_other_functions_continue_with_current_variables(trained: Job) -> None:
 def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -> None:
     """The optimizer of the embedding, Adam, has slots and counts steps."""
     case = f"compared {model}"
-    _, variables = train_alone(getattr(models, model), COMPARED_STEPS, SAMPLES, 1)
+    _, variables = train_alone(getattr(models, model), trained_steps(trained, case), SAMPLES, 1)
     metrics = (" total", " count")  # of each rank's own examples under data parallelism
     shared = {name: value for name, value in variables.items() if not name.endswith(metrics)}
     check_variables(trained, case, shared)
@@ -191,7 +196,7 @@ def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -
         assert value["phases"] == trained.value(case, 0)["phases"]
         assert "race" in value["phases"] and value["phases"][-1] == "run"
         assert value["loss"] == pytest.approx(trained.value(case, 0)["loss"])
-        assert value["number"] == COMPARED_STEPS
+        assert value["number"] == len(value["phases"])
         first, *_ = value["explained"].splitlines()
         assert first.startswith("2 workers train ")
 
@@ -231,13 +236,15 @@ def test_auto_leaves_out_one_rank_if_weights_would_differ(
 @pytest.mark.parametrize("case", ["compared slow", "compared failing"])
 def test_steps_that_are_undone_leave_variables_as_they_were(trained: Job, case: str) -> None:
     """Such a step was timed, or has failed on the computing rank alone."""
-    _, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
+    _, variables = train_alone(without_metric, trained_steps(trained, case), SAMPLES, 1)
     check_variables(trained, case, variables)
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job) -> None:
-    expected, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
+    expected, variables = train_alone(
+        without_metric, trained_steps(trained, "compared own"), SAMPLES, 1
+    )
     check_variables(trained, "compared own", variables)
     share = SAMPLES // trained.world_size
     losses = []
@@ -261,7 +268,7 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
 ) -> None:
     """Every rank has current variables, and results of its own examples."""
     case = f"compared {chosen}"
-    expected, variables = train_alone(make, 2 * COMPARED_STEPS, SAMPLES, 1)
+    expected, variables = train_alone(make, trained_steps(trained, case), SAMPLES, 1)
     check_variables(trained, case, variables)
     share = SAMPLES // trained.world_size
     losses = []
@@ -291,7 +298,7 @@ def test_next_job_goes_on_with_a_pipeline_and_plan_follows_it(trained: Job) -> N
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_pipelines_train_a_joint_batch_that_one_rank_has_no_memory_for(trained: Job) -> None:
-    _, variables = train_alone(without_metric, 3 * COMPARED_STEPS // 2, SAMPLES, 1)
+    _, variables = train_alone(without_metric, trained_steps(trained, "large"), SAMPLES, 1)
     check_variables(trained, "large", variables)
     for value in (trained.value("large", rank) for rank in range(2)):
         assert value["settled"] and value["plan"] == "PipelinePlan", value["explained"]
@@ -325,7 +332,7 @@ def test_saved_families_are_compared_for_the_same_and_for_other_clusters(
 def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> None:
     """Preparing a step, or in a step, whose computations have changed variables, and are undone."""
     last = trained.world_size - 1
-    _, variables = train_alone(without_metric, 2 * COMPARED_STEPS, SAMPLES, 1)
+    _, variables = train_alone(without_metric, trained_steps(trained, "failed"), SAMPLES, 1)
     check_variables(trained, "failed", variables)
     for rank in range(trained.world_size):
         value = trained.value("failed", rank)
@@ -338,13 +345,13 @@ def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> N
             assert f"{name} is left out: {reason} (on rank {last})" in explained
         reason = f"its measurements have not ended after {trained.world_size} steps"
         assert f"one-rank is left out: {reason}" in explained
-        assert value["number"] == 2 * COMPARED_STEPS
+        assert value["number"] == len(value["phases"])
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_undoes_a_step_that_fails_on_one_rank_in_a_later_trial(trained: Job) -> None:
     last = trained.world_size - 1
-    _, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
+    _, variables = train_alone(without_metric, trained_steps(trained, "failed_in_turn"), SAMPLES, 1)
     check_variables(trained, "failed_in_turn", variables)
     for rank in range(trained.world_size):
         value = trained.value("failed_in_turn", rank)
@@ -352,7 +359,7 @@ def test_auto_undoes_a_step_that_fails_on_one_rank_in_a_later_trial(trained: Job
         explained = " ".join(value["explained"].split())
         reason = f"ResourceExhaustedError: no memory (on rank {last})"
         assert f"spp is left out: {reason}" in explained
-        assert value["number"] == COMPARED_STEPS
+        assert value["number"] == len(value["phases"])
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
