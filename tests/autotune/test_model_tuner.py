@@ -149,6 +149,18 @@ def test_plan_with_gathers_is_active_only_if_it_is_faster(
     assert {plan.fingerprint for plan in pairs} == {tried[0].fingerprint}
 
 
+@pytest.mark.parametrize("tries_gathers", [False, True])
+def test_strategy_of_gathers_all_reduces_if_no_update_can_be_sharded(tries_gathers: bool) -> None:
+    tuned, _ = drive(
+        Machine(), strategies.Dear(buffer_bytes=5_000_000), tries_gathers=tries_gathers
+    )
+    assert (tuned.plan.strategy, len(tuned.plan.groups)) == ("dear", 4)
+    assert bool(tuned.plan.gathers) == tries_gathers
+    assert any("no update can be sharded" in note for note in tuned.plan.notes) != tries_gathers
+    predicted = tuned.predicted(tuned.plan)
+    assert predicted is not None and predicted.backward_seconds == tuned.plan.predicted_seconds
+
+
 def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
     machine = Machine(forward_seconds=BEFORE, model=linked(0.5))
     options = {"tries_gathers": True, "overlaps_calls": True}

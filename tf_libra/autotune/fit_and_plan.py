@@ -148,6 +148,8 @@ def _plan(problem: TuningProblem, fitted: TuningResult, notes: list[str]) -> Pla
             adapt_to_engine(make_plan(profile, model, trusted, dtype), profile, model, num_lanes)
             for dtype in problem.wire_dtypes
         ]
+        if not problem.tries_gathers:
+            plans = [_without_gathers(plan, profile, model) for plan in plans]
         seconds = [simulate(profile, plan, model).step_seconds for plan in plans]
         if problem.wire is not None:
             notes.append(
@@ -164,6 +166,15 @@ def _plan(problem: TuningProblem, fitted: TuningResult, notes: list[str]) -> Pla
         )
         threads = strategy.allowed_threads[0]
         return _fallback_plan(profile, threads, problem.num_workers, notes)
+
+
+def _without_gathers(plan: Plan, profile: BackwardProfile, model: CostModel) -> Plan:
+    """Returns the plan with all-reduces in place of reduce-scatters and gathers."""
+    if not plan.gathers:
+        return plan
+    note = "no update can be sharded: gradients are all-reduced, and no weights are gathered"
+    plan = replace(plan, gathers=(), notes=(*plan.notes, note))
+    return replace(plan, predicted_seconds=simulate(profile, plan, model).backward_seconds)
 
 
 def _fallback_plan(

@@ -41,7 +41,7 @@ class TuningProblem:
         runs_streams: True if the engine runs all-reduces of several streams concurrently.
         leaves_records: False if only a trace shows when all-reduces ran.
         wire: format to which plans may round tensors on their way; None: to none.
-        tries_gathers: whether plans with gathers take part in races.
+        tries_gathers: whether plans may have gathers, and take part in races.
         overlaps_calls: whether gathers go on after a step of a race under any plan, not only under
             a plan with gathers.
         active_plan: plan that only a clearly faster plan may replace; None if there is none.
