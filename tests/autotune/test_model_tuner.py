@@ -149,6 +149,17 @@ def test_plan_with_gathers_is_active_only_if_it_is_faster(
     assert {plan.fingerprint for plan in pairs} == {tried[0].fingerprint}
 
 
+def test_gathers_are_no_default_under_an_untrusted_model() -> None:
+    machine = Machine(model=linked(0.5), noise=0.02)
+    budget = Budget(max_steps=100)
+    tuned, _ = drive(machine, "libra", budget, tries_gathers=True, max_model_error=1e-9)
+    assert tuned.race is not None
+    tried = [candidate.plan for candidate in tuned.race.candidates]
+    own = [plan for plan in tried if plan.strategy == "libra"]
+    assert sorted(bool(plan.gathers) for plan in own) == [False, True]
+    assert not tuned.plan.gathers
+
+
 @pytest.mark.parametrize("tries_gathers", [False, True])
 def test_strategy_of_gathers_all_reduces_if_no_update_can_be_sharded(tries_gathers: bool) -> None:
     tuned, _ = drive(

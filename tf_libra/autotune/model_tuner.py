@@ -118,10 +118,13 @@ def race_candidates(
     active_plan = problem.active_plan
     requested: list[str] = []
     if active_plan is None and not searched:
-        own = [plan for plan, _ in affordable if plan.strategy == problem.strategy.name]
+        plans = [plan for plan, _ in affordable]
+        own = [p for p in plans if p.strategy == problem.strategy.name and not p.gathers]
         # A plan with loss, or with gathers, has to be clearly faster than one without.
-        own.sort(key=lambda plan: plan.wire_dtype is not None or bool(plan.gathers))
+        own.sort(key=lambda plan: plan.wire_dtype is not None)
         requested = [plan.fingerprint for plan in own]
+        if not requested and problem.tries_gathers:
+            requested = [result.plan.fingerprint]
     if len(affordable) == len(candidates) or len(affordable) > 1:
         found = yield from race(
             affordable,
