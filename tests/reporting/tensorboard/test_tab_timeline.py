@@ -91,6 +91,16 @@ def test_two_timelines_are_compared(tab: Tab, made: dict[str, Any]) -> None:
     assert len(groups) == len(made["plan"].tensor_names)
 
 
+def test_gathers_and_the_next_forward_pass_follow_the_step(tab: Tab) -> None:
+    tab.view("timeline")
+    select = Select(tab.one("#timeline-1"))
+    texts = [option.text for option in select.options]
+    select.select_by_visible_text(next(text for text in texts if text.lower().startswith("dear")))
+    chart = "svg.lanes .timeline[data-kind='predicted']"
+    tab.wait(lambda: tab.find(f"{chart} .bar[data-gather='0']"))
+    assert len(tab.find(f"{chart} .end")) == 2
+
+
 def test_contention_draws_samples_curves_and_residuals(
     tab: Tab, made: dict[str, Any], address: str
 ) -> None:

@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from tests.reporting.tensorboard import examples
+from tf_libra.planning import data_parallel as strategies
+from tf_libra.planning import make_plan
 from tf_libra.reporting.records.step import StepRecord
-from tf_libra.reporting.tensorboard.views.timeline import measured_timeline, ranks_view
+from tf_libra.reporting.tensorboard.views.timeline import (
+    measured_timeline,
+    predicted_timeline,
+    ranks_view,
+)
+from tf_libra.simulation import simulate
 
 RECORD = examples.plan_record()
 
@@ -18,6 +25,23 @@ def test_all_reduce_outside_of_the_plan_has_no_group() -> None:
     first, *groups = shown["spans"]
     assert (first["group"], first["start"], first["stop"], first["stream"]) == (-1, None, None, 0)
     assert [group["start"] for group in groups] == [group.start for group in RECORD.plan.groups]
+
+
+def test_gathers_follow_the_boundary_of_the_step() -> None:
+    strategy = strategies.Dear(buffer_bytes=1 << 20)
+    view = predicted_timeline(RECORD, strategy)
+    profile, cost = RECORD.conclusion.whole_profile, RECORD.conclusion.cost_model
+    assert profile is not None and cost is not None
+    plan = make_plan(profile, cost, strategy)
+    timeline = simulate(profile, plan, cost)
+    shown = view["next_forward"]
+    assert shown["boundary"] == timeline.boundary_seconds
+    assert [gather["stop"] for gather in shown["gathers"]] == [g.stop for g in plan.gathers]
+    assert shown["gathers"][0]["from"] == shown["boundary"]
+    for gather in shown["gathers"]:
+        assert gather["from"] <= gather["to"] <= gather["layers_from"] <= gather["layers_to"]
+    assert shown["end"] == shown["gathers"][-1]["layers_to"]
+    assert predicted_timeline(RECORD)["next_forward"] is None
 
 
 LATE_NS = 2_000_000

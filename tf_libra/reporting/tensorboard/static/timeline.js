@@ -2,7 +2,8 @@
 
 import {choice, h} from './dom.js';
 import {bytes, plural, short, signedPercent, strategy, time} from './format.js';
-import {TimelineChart, legend, rankLegend} from './timeline_chart.js';
+import {TimelineChart} from './timeline_chart.js';
+import {legend, rankLegend} from './timeline_legends.js';
 
 /** Timelines to choose from: [key, text, parameters, is of this plan]. */
 async function choices(context) {
@@ -71,7 +72,7 @@ export async function timelineView(place, context) {
         button('All', 'Show everything', () => chart.reset()))),
     chart.element,
     legend(true),
-    h('p', {class: 'note'}, 'Zoom: Ctrl and wheel, or + and −. Move: drag, arrows, or Shift and wheel. Show everything: double click, or Home. Click a group to select it in every view. Times count from the start of backward. Measured bars are medians over the steps that rank 0 traced; edges in measured computation are the last gradients of groups.')), everyRank, table);
+    h('p', {class: 'note'}, 'Zoom: Ctrl and wheel, or + and −. Move: drag, arrows, or Shift and wheel. Show everything: double click, or Home. Click a group to select it in every view. Times count from the start of backward. Measured bars are medians over the steps that rank 0 traced; edges in measured computation are the last gradients of groups. Under a plan with gathers, groups are reduce-scatters; gathers and the next forward pass follow the step\u2019s boundary.')), everyRank, table);
   const mark = (group) => {
     chart.select(group);
     for (const row of table.querySelectorAll('tr[data-group]')) row.setAttribute('aria-selected', String(row.dataset.group === String(group)));

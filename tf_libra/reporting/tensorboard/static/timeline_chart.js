@@ -76,7 +76,7 @@ export class TimelineChart {
   /** Shows [title, timeline] pairs, in a visible `range` or completely. */
   show(timelines, range = null) {
     this.timelines = timelines;
-    this.end = Math.max(...timelines.map(([, one]) => one.backward.high), LEAST_SECONDS);
+    this.end = Math.max(...timelines.flatMap(([, one]) => [one.backward.high, one.next_forward?.end ?? 0]), LEAST_SECONDS);
     this.begin = Math.min(0, ...timelines.flatMap(([, one]) => one.spans.map((span) => span.from.median)));
     if (range === null) {
       this.reset();
@@ -248,8 +248,15 @@ export class TimelineChart {
       const draw = timeline.kind === 'rank' ? this.#exchange : this.#communication;
       bars.append(...draw.call(this, span, timeline, lane(first + span.stream)));
     }
-    const end = this.#x(timeline.backward.median);
-    bars.append(s('line', {class: 'end', x1: end, x2: end, y1: top + 18, y2: lane(this.#lanesOf(timeline)) - GAP}));
+    const mark = (seconds) => {
+      const x = this.#x(seconds);
+      bars.append(s('line', {class: 'end', x1: x, x2: x, y1: top + 18, y2: lane(this.#lanesOf(timeline)) - GAP}));
+    };
+    mark(timeline.backward.median);
+    if (timeline.next_forward) {
+      bars.append(...this.#nextForward(timeline, lane(0), lane(first)));
+      mark(timeline.next_forward.boundary);
+    }
     return s('g', {class: 'timeline', 'data-kind': timeline.kind}, labels, bars);
   }
 
@@ -363,6 +370,31 @@ export class TimelineChart {
     return drawn;
   }
 
+  /** Updates up to the step's boundary, then gathers, and the layers that they let compute. */
+  #nextForward(timeline, computation, communication) {
+    const {boundary, delay, gathers} = timeline.next_forward;
+    const updates = () => facts('Updates after backward', [['from', time(timeline.backward.median)], ['to', time(boundary)]]);
+    const drawn = boundary > timeline.backward.median
+      ? this.#bar('compute', timeline.backward.median, boundary, computation, ['updates'], updates) : [];
+    for (const [index, one] of gathers.entries()) {
+      const content = () => facts(`Gather ${index}`, [
+        ['tensors', `${one.stop - one.start} (${one.stop - 1}–${one.start})`],
+        ['size', bytes(one.num_bytes)],
+        ['threads', `r = ${one.num_threads}`],
+        ['starts', time(one.from)],
+        ['ends', time(one.to)],
+        ['its layers compute', `${time(one.layers_from)} – ${time(one.layers_to)}`],
+        ['all gathers delay the forward pass by', time(delay)],
+      ]);
+      const bars = [
+        ...this.#bar('overlap', one.from, one.to, communication, [`gather ${index} · r = ${one.num_threads}`, `${index}`], content),
+        ...this.#bar('compute', one.layers_from, one.layers_to, computation, ['forward'], content)];
+      for (const bar of bars) bar.dataset.gather = index;
+      drawn.push(...bars);
+    }
+    return drawn;
+  }
+
   // Whiskers are at the lower edge, below the labels.
   #whisker(at, y) {
     const [low, high, middle] = [this.#x(at.low), this.#x(at.high), y + LANE - 4];
@@ -370,24 +402,3 @@ export class TimelineChart {
     return s('path', {class: 'whisker', d: `M${low} ${middle}H${high}${cap(low)}${cap(high)}`, fill: 'none'});
   }
 }
-
-export function rankLegend() {
-  const entry = (kind, text) => h('span', {}, h('i', {class: `swatch ${kind}`}), text);
-  return h('div', {class: 'key'},
-    entry('compute', 'traced computation'),
-    entry('wait', 'all-reduce waiting for other ranks'),
-    entry('overlap', 'all-reduce exchanging'),
-    entry('gap', 'no all-reduce'));
-}
-
-export function legend(measured) {
-  const entry = (kind, text) => h('span', {}, h('i', {class: `swatch ${kind}`}), text);
-  return h('div', {class: 'key'},
-    entry('compute', 'computation'),
-    entry('compute-slow', 'computation slowed by communication'),
-    entry('overlap', 'overlapped all-reduce'),
-    entry('residual', 'residual communication'),
-    entry('gap', 'no all-reduce'),
-    measured ? h('span', {}, '├─┤ quartiles over steps, on wide bars and the selected group') : null);
-}
-

@@ -56,6 +56,33 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
             }
             for index, (group, span) in enumerate(zip(plan.groups, timeline.groups, strict=True))
         ],
+        "next_forward": _next_forward(plan, timeline),
+    }
+
+
+def _next_forward(plan: Plan, timeline: Timeline) -> dict[str, Any] | None:
+    """Returns the gathers under the next forward pass; None without gathers."""
+    if not plan.gathers:
+        return None
+    return {
+        "boundary": timeline.boundary_seconds,
+        "delay": timeline.forward_delay_seconds,
+        "end": max(layers.end_seconds for layers in timeline.forward),
+        "gathers": [
+            {
+                "num_threads": gather.num_threads,
+                "num_bytes": num_bytes,
+                "start": gather.start,
+                "stop": gather.stop,
+                "from": span.start_seconds,
+                "to": span.end_seconds,
+                "layers_from": layers.start_seconds,
+                "layers_to": layers.end_seconds,
+            }
+            for gather, num_bytes, span, layers in zip(
+                plan.gathers, plan.gather_bytes, timeline.gathers, timeline.forward, strict=True
+            )
+        ],
     }
 
 
@@ -94,6 +121,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
             )
         ],
         "spans": spans,
+        "next_forward": None,
     }
 
 
