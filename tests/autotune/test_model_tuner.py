@@ -183,6 +183,12 @@ def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
     ]
     assert [experiment.is_consecutive for experiment in raced] == [False, True] * (len(raced) // 2)
     assert tuned.plan.gathers
+    assert tuned.race is not None
+    for candidate in tuned.race.candidates:  # as they run, with gathers
+        plan = candidate.plan
+        if not plan.gathers:
+            plan = replace(plan, gathers=plan.groups[::-1])
+        assert candidate.predicted_seconds == tuned.predicted_step(plan)
 
 
 def test_strategy_without_a_race_gets_none() -> None:

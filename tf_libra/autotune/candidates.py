@@ -121,6 +121,16 @@ def plan_with_gathers(result: TuningResult, strategy: strategies.Strategy) -> Pl
         return None
 
 
+def gathered_by_groups(plan: Plan) -> Plan:
+    """Returns the plan with its groups as gathers, as it gathers weights without planned gathers.
+
+    Gathers are of whole tensors and sequential, so other plans are returned as they are.
+    """
+    if plan.gathers or plan.cuts_tensors or plan.num_streams > 1:
+        return plan
+    return replace(plan, gathers=tuple(replace(g, stream=0) for g in reversed(plan.groups)))
+
+
 def step_seconds(result: TuningResult, plan: Plan) -> float:
     """Returns the predicted step with updates, which planners minimize; infinite if unknown."""
     timeline = result.predicted(plan)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tf_libra.autotune.candidates import MAX_CANDIDATES, select_candidates
+from tf_libra.autotune.candidates import MAX_CANDIDATES, gathered_by_groups, select_candidates
 from tf_libra.autotune.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.autotune.interleaved_trials import race
 from tf_libra.autotune.observations import Observations
@@ -113,6 +113,11 @@ def race_candidates(
         problem: tuning problem.
         searched: candidates that had steps in a search.
     """
+    if problem.overlaps_calls:
+        candidates = [
+            (plan, None if seconds is None else result.predicted_step(gathered_by_groups(plan)))
+            for plan, seconds in candidates
+        ]
     known = {plan.fingerprint for plan in searched}
     affordable = _affordable(candidates, problem, known)
     active_plan = problem.active_plan
