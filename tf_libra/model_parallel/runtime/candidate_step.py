@@ -151,7 +151,7 @@ class CandidateTraining(StagedTraining):
         began = time.perf_counter()
         with variable_access().unobserved():
             held = [variable for variable in self._held.values() if variable.is_variable]
-            before = VariableSnapshot(held, copies=True)
+            before = control.together(lambda: VariableSnapshot(held, copies=True))
         start = time.perf_counter()
         with guarded_calls() as guard:
             flat = super()._execute(traces, execution, arguments)
