@@ -62,30 +62,6 @@ def test_split_gradient_has_one_producer_and_conditional_one_per_branch() -> Non
     }  # fmt: skip
 
 
-def test_users_combine_a_weight_with_data() -> None:
-    """Casts and regularizers do not; a node in a loop counts as one of data."""
-    example = graph(
-        ("x", "_Arg", [], {"index": 0}),
-        ("w", "_Arg", [], {"index": 1}),
-        ("v", "_Arg", [], {"index": 2}),
-        ("read", "ReadVariableOp", ["w"], {}),
-        ("half", "Cast", ["read"], {}),
-        ("rate", "Const", [], {}),
-        ("loss_w", "Mul", ["read", "rate"], {}),
-        ("losses", "AddN", ["loss_w", "v"], {}),
-        ("layer", "MatMul", ["x", "half"], {}),
-        ("enter", "Enter", ["v"], {}),
-        ("merge", "Merge", ["layer", "next"], {}),
-        ("cell", "MatMul", ["merge", "enter"], {}),
-        ("next", "NextIteration", ["cell"], {}),
-        ("total", "Add", ["losses", "cell"], {}),
-        ("reduce", "LibraAllReduce", ["total"], {"tensor_names": ["w"]}),
-    )
-    users = gradient_sources([example], {"w": 1, "v": 2, "unused": 7}).users
-    assert users == {"w": ("layer", "total"), "v": ("cell", "total")}
-    assert gradient_sources([example]).users == {}
-
-
 def test_graphs_without_gradients_are_rejected() -> None:
     with pytest.raises(ValueError, match="graphs must hold an all-reduce"):
         gradient_sources([graph(("z", "MatMul", ["w"], {}))])

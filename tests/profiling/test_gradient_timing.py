@@ -13,7 +13,6 @@ from tf_libra.profiling.gradient_timing import (
     select_producers,
     step_production,
 )
-from tf_libra.profiling.weight_uses import first_uses
 
 T0 = 1_795_000_000_000_000_000
 MS = 1_000_000
@@ -195,14 +194,6 @@ def test_forward_computation_lies_between_first_uses_of_weights() -> None:
     np.testing.assert_allclose(profile.forward_seconds, [0, 0, 4e-3])  # b's use is unknown
     unknown = step({"a": 1, "b": 2, "c": 3}).with_uses({})
     assert not measured_profile([unknown], BYTES, min_steps=1).profile.forward_seconds.any()
-
-
-def test_first_use_is_the_start_of_a_node_or_the_end_of_its_ancestors() -> None:
-    trace = events(("x", 0, 1), ("use", 5, 6), ("use", 7, 8), ("late", 20, 30), ("z", 2, 3))
-    inputs = {"cheap": ("identity", "z"), "identity": ("x",), "alone": ()}
-    users = {"a": ("late", "use"), "b": ("cheap", "late"), "c": ("alone",)}
-    found = first_uses(trace, users, WINDOW, inputs)
-    assert {name: ms(np.array(ns)) for name, ns in found.items()} == {"a": 5, "b": 3}
 
 
 def test_profile_holds_differences_of_medians_in_order_of_production() -> None:
