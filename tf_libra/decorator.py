@@ -92,6 +92,7 @@ class Optimized:
         tuner: Any = None,
         kind: StrategyKind = DATA_PARALLELISM,
         weights: Callable[[], Sequence[Any]] = tuple,
+        single_step: Callable[..., Any] | None = None,
     ) -> None:
         """Wraps `function`; nothing runs before the first call.
 
@@ -102,6 +103,8 @@ class Optimized:
             kind: kind of the strategy.
             weights: returns the weights of the Keras model. The graph may hold values of weights as
                 constants, and so does not show all weights.
+            single_step: one step of `function`, with the same arguments, for strategies that need
+                all layers in one graph; None if `function` is such a step.
 
         Raises:
             ValueError: `function` is not callable, or is compiled by XLA.
@@ -119,25 +122,31 @@ class Optimized:
         self._of_objects: dict[int, Optimized] = {}  # by `id`
         self._kept_objects: list[Any] = []
         self._training: TrainingStep
+        whole = single_step or function
         if kind.make_step is not None:
-            self._training = kind.make_step(function, options)
+            self._training = kind.make_step(whole, options)
         else:
             assert isinstance(options, config.DataParallelOptions)
             self._training = first = TrainingFunction(function, options, tuner, weights)
             families = getattr(options.strategy, "families", ())
             if families and options.plan is None:
-                self._training = FamilyStep(function, options, first, families)
+                self._training = FamilyStep(whole, options, first, families)
         self._is_staged = not isinstance(self._training, TrainingFunction)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
         return self._step(1, args, kwargs)
 
+    @property
+    def runs_several(self) -> bool:
+        """Returns whether the next step may be one of several; the same on every rank."""
+        return self.settled and self._training.runs_several
+
     def several(self, num_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Runs the function with arguments for which its graph holds `num_steps` training steps.
 
-        All-reduces of different steps are never fused. Run single steps until `settled`, since
-        measurements and plans are those of one step.
+        All-reduces of different steps are never fused. Run single steps unless `runs_several`,
+        since measurements and plans are those of one step.
         """
         return self._step(num_steps, args, kwargs)
 

@@ -10,6 +10,7 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
+from fit_families import add_cases
 from harness import FOLDER, RANK, SIZE, Cases, restart_engine
 from keras_models import (
     SHARD,
@@ -353,6 +354,9 @@ def one_rank_broadcasts() -> Any:
         train = partial(model.fit, batches, epochs=1, verbose=0)
         found[str(rank)] = attempt(callback.on_train_begin if rank == RANK else train)
     return found
+
+
+add_cases(cases)
 
 
 @cases

@@ -17,13 +17,13 @@ from one_rank_trials import (
     failed,
     failed_in_turn,
     failing_in_a_step,
+    influenced,
     large,
     next_job,
     next_pipeline,
     own,
     summed,
     without_metric,
-    without_metrics,
 )
 from staged import refused  # also lets modules of the tests be found
 
@@ -274,10 +274,10 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared convolutional", lambda: compared(models.convolutional, FIRST))
     cases.add("compared normalized", lambda: compared(models.normalized))
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
-    cases.add("compared metric", lambda: compared(models.mlp, allow=()))
+    cases.add("compared metric", lambda: compared(influenced, allow=()))
     cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))
     cases.add("compared summed", lambda: compared(summed, allow=(), families=FAMILIES))
-    for chosen, make in (("spp", without_metric), ("deeppool", without_metrics)):
+    for chosen, make in (("spp", models.mlp), ("deeppool", models.convolutional)):
         cases.add(
             f"compared {chosen}",
             lambda chosen=chosen, make=make: compared(make, chosen, allow=(), families=FAMILIES),
@@ -295,6 +295,6 @@ if harness.SIZE == 3:  # as two ranks would, and one more informs or follows the
     cases(next_job)
     cases(failed)
     cases(failed_in_turn)
-    cases.add("compared own", lambda: compared(without_metric, allow=()))
+    cases.add("compared own", lambda: compared(models.mlp, allow=()))
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

@@ -9,6 +9,7 @@ import harness
 import numpy as np
 import staged  # noqa: F401 (lets modules of the tests be found)
 import tensorflow as tf
+from forced_families import FIRST, every_family_in_trials
 
 import tf_libra
 from tests.model_parallel import models
@@ -18,13 +19,13 @@ from tf_libra.model_parallel.capture import joint_memory
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.partition.guarded_calls import CallGuard
 from tf_libra.model_parallel.runtime import burst_planner
-from tf_libra.runtime import family_candidates, family_prediction, family_step
+from tf_libra.runtime import family_candidates, family_step
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
 
 cases = harness.Cases()
 SAMPLES, LAST = 24, harness.SIZE - 1
-MAX_STEPS, SETTLED_STEPS, FIRST = 180, 10, "data parallelism"
+MAX_STEPS, SETTLED_STEPS = 180, 10
 FAMILIES = ("one-rank", "spp", "deeppool")
 
 
@@ -35,25 +36,6 @@ def own(batch):
 def every_value(trained):
     every = map(tf.convert_to_tensor, trained.every_variable)
     return {str(i): value.numpy() for i, value in enumerate(every)}
-
-
-@contextlib.contextmanager
-def every_family_in_trials(chosen, far_faster=float("inf")):
-    """Lets all families join trials, and `chosen` win: which are fast depends on the machine."""
-    endless = float("inf")
-    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
-    with (
-        mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
-        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
-        mock.patch.multiple(family_prediction, **limits),
-        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
-        mock.patch.object(
-            family_step,
-            "choose_fastest",
-            lambda seconds: chosen if chosen in seconds else FIRST,
-        ),
-    ):
-        yield
 
 
 def compared(
@@ -264,12 +246,18 @@ def next_job():
     }
 
 
-def without_metrics():
-    return dataclasses.replace(models.convolutional(), metric=None, norms=None)
-
-
 def without_metric():
     return dataclasses.replace(models.mlp(), metric=None)
+
+
+def influenced():
+    """A model whose weights depend on a metric, of which every rank has its own."""
+    trained = models.mlp()
+
+    def loss(labels, logits):
+        return trained.loss(labels, logits) + 1e-3 * trained.metric.result() * tf.norm(logits)
+
+    return dataclasses.replace(trained, loss=loss)
 
 
 def summed():

@@ -108,6 +108,44 @@ def test_what_is_replaced_is_closed(job: Job) -> None:
     assert job.log("replaced").count(f": {STEPS} steps, ") == 2
 
 
+def assert_all_close(found: Any, wanted: Any, tolerance: float) -> None:
+    tf.nest.assert_same_structure(found, wanted)
+    for actual, expected in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=10 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rank", range(2))
+@pytest.mark.parametrize(
+    ("model", "tolerance"),
+    [("two_ends", 2e-5), ("binary", 2e-5), ("own_step", 2e-5), ("mixed", 2e-3)],
+)
+def test_every_family_fits_as_data_parallelism_does(
+    job: Job, model: str, tolerance: float, rank: int
+) -> None:
+    """To the weights of one process, with metrics of each rank's own examples."""
+    fits = job.value(f"families_{model}", rank)
+    alone, usual = fits.pop(""), fits["data"]
+    assert set(fits) == {"data", "one-rank", "spp", "deeppool"}
+    for fitted in fits.values():
+        assert_all_close(fitted["weights"], alone["weights"], tolerance)
+        assert_all_close(fitted["evaluated"], alone["evaluated"], tolerance)
+        assert_all_close(fitted["history"], usual["history"], tolerance)
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_callbacks_see_what_one_process_has_through_trials_of_families(job: Job, rank: int) -> None:
+    """Also checkpoints and weights that one rank alone reads, and ranks with fewer batches."""
+    alone, fitted = job.value("family_trials", rank)
+    assert fitted["plan"] == "OneRankPlan", fitted["explained"]
+    for family in ("one-rank", "spp", "deeppool"):
+        assert f"{family} is left out" not in fitted["explained"]
+    for name in ("history", "restored", "uneven", "saved" if rank == 0 else "record"):
+        assert_all_close(fitted[name], alone[name], 2e-5)
+    assert len(alone["history"]["loss"]) == 10  # stopped early
+    rates = alone["history"]["learning_rate"]
+    assert rates[0] > 2 * rates[-1]
+
+
 @pytest.mark.parametrize("case", ["on_batch", "before_compile", "odd_batches"])
 def test_training_of_other_kinds_is_that_of_one_process(job: Job, case: str) -> None:
     check_weights(job, case)
@@ -252,15 +290,17 @@ def test_xla_that_keras_has_switched_on_by_itself_is_switched_off(
 
 def test_explain_says_why_no_other_family_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_LIBRA_LAUNCHER", "none")  # also if a test has imported Horovod
-    allowing = strategies.Auto(allow=("joint_results",))
-    for strategy, is_noted in (("auto", True), ("wfbp", False), (allowing, False)):
-        model = compiled()
-        fitting = tf_libra.keras.optimize(model, strategy)
-        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
-        assert fitting.explain().startswith("note: fit compares data-parallel plans") is is_noted
+    for strategy, of_workers in (("auto", True), ("auto", False), ("wfbp", True)):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         with monkeypatch.context() as patched:
-            patched.setattr(fit.multi_worker_fit, "is_of_workers", lambda model: True)
-            assert ("MultiWorkerMirroredStrategy" in fitting.explain()) is is_noted
+            if of_workers:
+                patched.setattr(fit.multi_worker_fit, "is_of_workers", lambda model: True)
+                patched.setattr(fit.multi_worker_fit, "prepare", lambda model: None)
+            fitting = tf_libra.keras.optimize(model, strategy)
+        model.compile("sgd", "mse")
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
+        is_noted = strategy == "auto" and of_workers
+        assert ("MultiWorkerMirroredStrategy" in fitting.explain()) is is_noted
 
 
 def test_model_that_was_never_compiled_is_keras_to_reject() -> None:

@@ -23,6 +23,11 @@ from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.own_results import (
+    OwnResults,
+    make_own_results,
+    share_own_results,
+)
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.planning.burst import given_devices
@@ -124,6 +129,22 @@ def train_alone(
     }
 
 
+def metrics_alone(
+    make: Callable[[], Trained], num_steps: int, batch_size: int, rank: int, num_ranks: int
+) -> tuple[list[Any], list[Any]]:
+    """Returns results by step, and variables, of a metric of one rank's examples alone."""
+    returned, _ = train_alone(make, num_steps, batch_size, 1)
+    metric = cached_model(make, -1).trained.metric
+    size = batch_size // num_ranks
+    share = slice(rank * size, (rank + 1) * size)
+    results = []
+    for (_, labels), step in zip(batches(num_steps, batch_size), returned, strict=True):
+        metric.update_state(labels[share], step["logits"][share])
+        results.append(tf.convert_to_tensor(metric.result()).numpy())
+    variables = getattr(metric, "variables", ())
+    return results, [tf.convert_to_tensor(variable).numpy() for variable in variables]
+
+
 def trace(recorder: StepRecorder, images: Any, labels: Any, size: int) -> StepGraph:
     """Returns the step, traced for a batch size."""
     specs = [tf.TensorSpec([size, *each.shape[1:]], each.dtype) for each in (images, labels)]
@@ -191,6 +212,7 @@ def train_with_layout(
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
     has_branches: bool = False,
+    has_own_results: bool = False,
 ) -> list[Rank]:
     """Trains on joint batches and returns all ranks.
 
@@ -205,11 +227,18 @@ def train_with_layout(
         batches: joint batches.
         num_groups: see `train`.
         has_branches: see `StepGraph`.
+        has_own_results: whether ranks get the results of their own examples.
     """
     options = (make_layout, num_ranks, num_microbatches, batches, num_groups, has_branches)
     models = [cached_model(make, number) for number in range(num_ranks)]
     traces, layout = _trace_and_plan(models[0].recorder, *options)
-    return run_together(models, traces, layout, batches)
+    own_results: list[OwnResults] = []
+    if has_own_results:
+        own = traces.sized_partition(traces.examples_per_rank, (0,))
+        handles = [model.handles(models[0]) for model in models]
+        own_results = [make_own_results(_with_handles(own, each)) for each in handles]
+        share_own_results(traces)
+    return run_together(models, traces, layout, batches, own_results)
 
 
 def run_together(
@@ -217,6 +246,7 @@ def run_together(
     traces: SizedTraces,
     layout: Layout,
     batches: Sequence[tuple[Any, Any]],
+    own_results: Sequence[OwnResults] = (),
 ) -> list[Rank]:
     """Runs the steps of all ranks with traces of the first model, and returns the ranks."""
     threads = Threads(len(models))
@@ -228,6 +258,7 @@ def run_together(
             threads.transport(number),
             batches,
             model.handles(models[0]),
+            own_results[number] if own_results else None,
         )
         for number, model in enumerate(models)
     ]
@@ -290,6 +321,7 @@ def _make_rank(
     transport: Transport,
     batches: Sequence[tuple[Any, Any]],
     handles: Mapping[int, Any] | None = None,
+    own_results: OwnResults | None = None,
 ) -> Rank:
     """Returns a rank; `handles` has its handles by `id` of those in the traces, if they differ."""
     shards = BatchShards(layout, traces.examples_per_rank)
@@ -300,7 +332,9 @@ def _make_rank(
     }
     if handles is not None:
         partitions = {size: _with_handles(each, handles) for size, each in partitions.items()}
-    executor = make_executor(layout, partitions, traces.examples_per_rank, transport)
+    executor = make_executor(
+        layout, partitions, traces.examples_per_rank, transport, own_results=own_results
+    )
     partition = next(iter(partitions.values())).partition
     return Rank(trained, partition.graph, partition, executor, batches, [])
 

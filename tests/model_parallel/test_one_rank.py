@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model_parallel import models
-from tests.model_parallel.job import batches, cached_model, train_alone
+from tests.model_parallel.job import batches, cached_model, metrics_alone, train_alone
 from tests.model_parallel.trained_model import Trained
 from tests.worker_processes import Job, launched
 from tf_libra.cli import main
@@ -31,10 +31,6 @@ def trained(request: pytest.FixtureRequest, job_of: Callable[[int], Job]) -> Job
 
 def without_metric() -> Trained:
     return dataclasses.replace(models.mlp(), metric=None)
-
-
-def without_metrics() -> Trained:
-    return dataclasses.replace(models.convolutional(), metric=None, norms=None)
 
 
 def trained_steps(job: Job, case: str) -> int:
@@ -66,6 +62,21 @@ def check_variables(job: Job, case: str, expected: dict[str, np.ndarray]) -> Non
         for name, value in expected.items():
             number, _, _ = name.partition(" ")
             assert_close(found[number], value, f"{case}: {name} on rank {rank}")
+
+
+def without_metrics(variables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Leaves out what accumulates each rank's own examples under data parallelism."""
+    return {n: value for n, value in variables.items() if not n.endswith((" total", " count"))}
+
+
+def check_metrics(job: Job, case: str, make: Callable[[], Trained], num_steps: int) -> None:
+    """Compares the variables of the metric with those of each rank's own examples."""
+    for rank in range(job.world_size):
+        _, expected = metrics_alone(make, num_steps, SAMPLES, rank, job.world_size)
+        arrays = job.arrays(case, rank)
+        found = [arrays[str(number)] for number in range(len(arrays) - 1)][-len(expected) :]
+        for actual, wanted in zip(found, expected, strict=True):
+            assert_close(actual, wanted, f"{case}: metric of rank {rank}")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +186,7 @@ def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) ->
 def test_other_functions_continue_with_current_variables(trained: Job) -> None:
     """A model changes between data parallelism and one rank, which is not always the same."""
     _, variables = train_alone(models.convolutional, 8, SAMPLES, 1)
-    metrics = (" total", " count")  # of each rank's own examples under data parallelism
-    shared = {name: value for name, value in variables.items() if not name.endswith(metrics)}
-    assert 0 < len(shared) < len(variables)
-    check_variables(trained, "alternating", shared)
+    check_variables(trained, "alternating", without_metrics(variables))
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
@@ -187,9 +195,7 @@ def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -
     """The optimizer of the embedding, Adam, has slots and counts steps."""
     case = f"compared {model}"
     _, variables = train_alone(getattr(models, model), trained_steps(trained, case), SAMPLES, 1)
-    metrics = (" total", " count")  # of each rank's own examples under data parallelism
-    shared = {name: value for name, value in variables.items() if not name.endswith(metrics)}
-    check_variables(trained, case, shared)
+    check_variables(trained, case, without_metrics(variables))
     for rank in range(trained.world_size):
         value = trained.value(case, rank)
         assert value["settled"] and value["plan"] == "OneRankPlan"
@@ -215,7 +221,7 @@ def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> 
     [
         ("normalized", "batch statistics"),
         ("sparse", "gradients are sparse"),
-        ("metric", "results of each rank's own examples"),
+        ("metric", "'ReadVariableOp"),
         ("summed", "variable "),
         ("failing", "InvalidArgumentError: "),
         ("slow", "a step took "),
@@ -242,10 +248,10 @@ def test_steps_that_are_undone_leave_variables_as_they_were(trained: Job, case: 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job) -> None:
-    expected, variables = train_alone(
-        without_metric, trained_steps(trained, "compared own"), SAMPLES, 1
-    )
-    check_variables(trained, "compared own", variables)
+    num_steps = trained_steps(trained, "compared own")
+    expected, variables = train_alone(models.mlp, num_steps, SAMPLES, 1)
+    check_variables(trained, "compared own", without_metrics(variables))
+    check_metrics(trained, "compared own", models.mlp, num_steps)
     share = SAMPLES // trained.world_size
     losses = []
     for rank in range(trained.world_size):
@@ -261,15 +267,17 @@ def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job
 @pytest.mark.parametrize("trained", [2], indirect=True)
 @pytest.mark.parametrize(
     ("chosen", "make", "plan"),
-    [("spp", without_metric, "PipelinePlan"), ("deeppool", without_metrics, "BurstPlan")],
+    [("spp", models.mlp, "PipelinePlan"), ("deeppool", models.convolutional, "BurstPlan")],
 )
 def test_auto_trains_like_one_process_through_trials_of_all_families(
     trained: Job, chosen: str, make: Callable[[], Trained], plan: str
 ) -> None:
-    """Every rank has current variables, and results of its own examples."""
+    """Every rank has current variables, and results and metrics of its own examples."""
     case = f"compared {chosen}"
-    expected, variables = train_alone(make, trained_steps(trained, case), SAMPLES, 1)
-    check_variables(trained, case, variables)
+    num_steps = trained_steps(trained, case)
+    expected, variables = train_alone(make, num_steps, SAMPLES, 1)
+    check_variables(trained, case, without_metrics(variables))
+    check_metrics(trained, case, make, num_steps)
     share = SAMPLES // trained.world_size
     losses = []
     for rank in range(trained.world_size):

@@ -11,7 +11,7 @@ from tf_libra.model_parallel.planning.one_rank import OneRank
 from tf_libra.runtime.strategy_kinds import (
     KINDS,
     all_options,
-    is_staged,
+    has_joint_results,
     resolve_options,
     resolve_plan,
     resolve_strategy,
@@ -40,7 +40,13 @@ def test_strategy_has_one_kind(strategy: Any, kind: str) -> None:
     found, resolved = resolve_strategy(strategy)
     assert found is KINDS[kind]
     assert resolved.name == getattr(strategy, "name", strategy)
-    assert is_staged(strategy) == (kind != "data parallelism")
+    assert has_joint_results(strategy) == (kind != "data parallelism")
+
+
+def test_results_are_joint_where_a_strategy_says_so() -> None:
+    assert has_joint_results(strategies.Auto(allow=("joint_results",)))
+    assert not has_joint_results(strategies.Auto())
+    assert not has_joint_results(strategies.OneRank(results="own"))
 
 
 @pytest.mark.parametrize("strategy", ["magic", None, 3, strategies.Libra])

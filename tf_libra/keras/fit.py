@@ -20,10 +20,15 @@ from tf_libra.keras.uneven_fit import UnevenEpochs
 from tf_libra.runtime.strategy_kinds import (
     AnyStrategy,
     all_options,
-    is_staged,
-    without_metrics,
+    has_joint_results,
+    without_families,
 )
 from tf_libra.specs.backward_profile import BackwardProfile
+
+_MIRRORED = (
+    "note: fit compares data-parallel plans alone: MultiWorkerMirroredStrategy has every worker"
+    " compute the whole step"
+)
 
 
 class OptimizedFit:
@@ -43,7 +48,7 @@ class OptimizedFit:
         self,
         model: keras.Model,
         decorate: Callable[..., decorator.Optimized],
-        is_staged: bool = False,
+        has_joint_results: bool = False,
         leaves_out_families: bool = False,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
@@ -51,15 +56,15 @@ class OptimizedFit:
         Args:
             model: model to train.
             decorate: returns the optimized step of a step.
-            is_staged: whether ranks run stages of the model.
+            has_joint_results: whether metrics may be those of all ranks' examples.
             leaves_out_families: whether the strategy would compare other families elsewhere.
         """
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
-        self._is_staged = is_staged
         self._leaves_out_families = leaves_out_families
-        self._uneven = None if is_staged else UnevenEpochs(model, self.synchronize_variables)
+        has_uneven = not has_joint_results
+        self._uneven = UnevenEpochs(model, self.synchronize_variables) if has_uneven else None
         multi_worker_fit.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
@@ -88,24 +93,8 @@ class OptimizedFit:
         """Returns model, plan and times, as known so far: text of at most 100 columns."""
         if self._steps is None:
             return "fit has not been called yet"
-        note = self._note_on_families()
-        lines = textwrap.wrap(f"note: {note}", formatting.COLUMNS) if note else []
+        lines = textwrap.wrap(_MIRRORED, formatting.COLUMNS) if self._leaves_out_families else []
         return "\n".join([*lines, self._steps.explain()])
-
-    def _note_on_families(self) -> str:
-        """Returns why strategies of other families are not compared, in a sentence."""
-        if not self._leaves_out_families:
-            return ""
-        if multi_worker_fit.is_of_workers(self._model):
-            return (
-                "fit compares data-parallel plans alone: MultiWorkerMirroredStrategy has every"
-                " worker compute the whole step"
-            )
-        return (
-            "fit compares data-parallel plans alone: metrics accumulate in variables of each rank,"
-            " which a rank that computes for others cannot change;"
-            " Auto(allow=('joint_results',)) accepts metrics of the joint batch"
-        )
 
     @property
     def tuned(self) -> TuningResult | None:
@@ -166,10 +155,14 @@ class OptimizedFit:
             _check(model)
             self.close()
             if self._uneven is not None:
-                self._steps = self._decorate(_steps_function(model), weights=lambda: model.weights)
+                self._steps = self._decorate(
+                    _steps_function(model),
+                    weights=lambda: model.weights,
+                    single_step=_single_step(model, lambda batches: batches[0]),
+                )
                 model.train_function = _train_function(model, self._steps, self._uneven)
             else:
-                self._steps = self._decorate(_single_step(model))
+                self._steps = self._decorate(_single_step(model, lambda data: data))
                 model.train_function = _staged_function(model, self._steps)
         return model.train_function
 
@@ -211,7 +204,9 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy.
             If the model is not compiled yet, `fit` raises the error.
     """
-    given, strategy = strategy, without_metrics(strategy)
+    given = strategy
+    if isinstance(model, keras.Model) and multi_worker_fit.is_of_workers(model):
+        strategy = without_families(strategy)
     requested: config.OptimizeKwargs = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **requested)
     if not isinstance(model, keras.Model):
@@ -233,8 +228,7 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    leaves_out_families = strategy is not given
-    return OptimizedFit(model, decorate, is_staged(strategy), leaves_out_families)
+    return OptimizedFit(model, decorate, has_joint_results(strategy), strategy is not given)
 
 
 def _check(model: keras.Model) -> None:
@@ -291,11 +285,16 @@ def _steps_function(model: keras.Model) -> Any:
     return tf.function(train_steps, reduce_retracing=True, autograph=False)
 
 
-def _single_step(model: keras.Model) -> Any:
-    """Returns a training step with all layers in one graph, which a pipeline can partition."""
+def _single_step(model: keras.Model, batch_of: Callable[[Any], Any]) -> Any:
+    """Returns a training step with all layers in one graph, which stages can partition.
+
+    Args:
+        model: the model.
+        batch_of: returns the batch, for the argument of the step.
+    """
 
     def train_step(data: Any) -> Any:
-        return model.train_step(data)
+        return model.train_step(batch_of(data))
 
     train_step.__qualname__ = f"train_step of model {model.name}"
     return tf.function(train_step, autograph=False)
@@ -327,17 +326,17 @@ def _train_function(
 
     def train_function(iterator: Any) -> Any:
         # Fetched outside the graph, so that the end of the data is no failed step.
-        batches = tuple(take(iterator, model.steps_per_execution))
+        batches = tuple(map(without_optionals, take(iterator, model.steps_per_execution)))
         if not batches:
             raise StopIteration
         _build(model, batches[0])
         uneven.exchange()
         is_full = len(batches) == model.steps_per_execution
-        if is_full and steps.settled and not uneven.differ and _are_alike(batches):
+        if is_full and steps.runs_several and not uneven.differ and _are_alike(batches):
             uneven.count(len(batches))
             return steps.several(len(batches), batches)
-        # Tuning measures single steps, a graph for the last few steps would be used once, and all
-        # steps of a graph have one weight.
+        # Tuning measures single steps, other strategies than data parallelism run them, a graph for
+        # the last few steps would be used once, and all steps of a graph have one weight.
         outputs = None
         for data in batches:
             outputs = uneven.step(lambda data: steps((data,)), data)

@@ -101,7 +101,7 @@ BURSTS = StrategyKind(
     joins_trials=True,
     predict=_predict_burst,
     plan_type=BurstPlan,
-    of_plans=burst.DeepPool(),
+    of_plans=burst.DeepPool(results="own"),
 )
 ONE_RANK = StrategyKind(
     "steps on one rank",

@@ -15,7 +15,7 @@ from typing import Any
 
 from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource
-from tf_libra.capture.gradient_weight import is_joined
+from tf_libra.capture.gradient_weight import is_weighted
 from tf_libra.internal import log_utils
 from tf_libra.planning.family_comparison import FamilyComparison
 from tf_libra.reporting.family_table import describe_families
@@ -146,6 +146,11 @@ class FamilyStep:
         return (self._is_chosen or self._is_alone) and self._step.settled
 
     @property
+    def runs_several(self) -> bool:
+        """See `TrainingStep`."""
+        return self._chosen == FIRST
+
+    @property
     def _is_alone(self) -> bool:
         return self._first.state.phase is Phase.PASS_THROUGH
 
@@ -198,10 +203,10 @@ class FamilyStep:
         self._number_steps_from(
             max(self._first.step_number, *(candidate.step_number for candidate in candidates), 0)
         )
-        if num_steps != 1 or is_joined():
+        if num_steps != 1 or is_weighted():
             # No other strategy runs several steps, or ranks without a batch.
             self._active = FIRST
-            self._is_chosen = self._is_chosen or not self._turns.have_begun
+            self._is_chosen |= num_steps != 1 and not self._turns.have_begun
             return self._first.step(args, kwargs, num_steps)
         if not self._is_cache_read and self._first.state.origin is PlanSource.CACHED:
             self._use_cached(args, kwargs)

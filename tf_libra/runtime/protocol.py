@@ -53,6 +53,11 @@ class TrainingStep(Protocol):
     error_feedback: Any
 
     @property
+    def runs_several(self) -> bool:
+        """Returns whether it runs graphs of several steps, as data parallelism does."""
+        ...
+
+    @property
     def state(self) -> TuningState:
         """Tuning state of the step."""
         ...

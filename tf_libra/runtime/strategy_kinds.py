@@ -169,18 +169,17 @@ def strategy_classes() -> dict[str, type[Any]]:
     return found
 
 
-def is_staged(strategy: AnyStrategy | str) -> bool:
-    """Returns True if ranks may update different variables under a strategy."""
+def has_joint_results(strategy: AnyStrategy | str) -> bool:
+    """Returns True if a step may return the results and metrics of all ranks' examples."""
     kind, resolved = resolve_strategy(strategy)
-    return kind.is_staged or bool(getattr(resolved, "families", ()))
+    if kind.is_staged:
+        return getattr(resolved, "results", "joint") == "joint"
+    return bool(getattr(resolved, "allow", ()))
 
 
-def without_metrics(strategy: AnyStrategy | str) -> AnyStrategy | str:
-    """Returns a strategy for a step whose metrics are each rank's own, as those of Keras.
-
-    Other families would change what the metrics mean, unless the strategy allows it.
-    """
+def without_families(strategy: AnyStrategy | str) -> AnyStrategy | str:
+    """Returns a strategy that compares data-parallel plans alone, if it is `auto`."""
     _, resolved = resolve_strategy(strategy)
-    if isinstance(resolved, data_parallel.Auto) and not resolved.allow and resolved.families:
+    if isinstance(resolved, data_parallel.Auto) and resolved.families:
         return dataclasses.replace(resolved, families=())
     return strategy

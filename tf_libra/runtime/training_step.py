@@ -45,7 +45,10 @@ class TrainingFunction:
         is_method: whether the first argument of a step is the object whose method it is.
         error_feedback: rounding errors for the next gradients; None without that option.
         step_number: number of the last step, which messages and records name.
+        runs_several: True: graphs may hold several steps.
     """
+
+    runs_several = True
 
     def __init__(
         self,

@@ -89,6 +89,29 @@ def test_means_over_numbers_of_examples_that_differ_between_ranks_are_named(mean
     assert found is None if is_same else "divides by a number" in found
 
 
+def test_statistics_of_keras_2_are_no_metrics():
+    def make():
+        trained = models.mlp()
+        inner, mean = (
+            trained.call,
+            tf.Variable(
+                0.0,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.MEAN,
+            ),
+        )
+
+        def calling(images):
+            mean.assign(0.9 * mean + tf.reduce_mean(images))
+            return inner(images)
+
+        trained.call = calling
+        return trained
+
+    assert "batch statistics" in difference(make)
+
+
 @pytest.mark.parametrize("call", [tf.print, lambda x: tf.py_function(lambda y: y, [x], tf.float32)])
 def test_effects_outside_of_variables_are_named(call):
     def make():

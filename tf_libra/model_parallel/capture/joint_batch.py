@@ -23,7 +23,7 @@ def find_difference(graph: StepGraph) -> str | None:
     """
     for index in graph.microbatch_effects:
         for name in sorted(graph.written_variables(index)):
-            if graph.is_written_per_example(name) and not graph.is_replica_variable(name):
+            if graph.is_written_per_example(name) and not graph.is_accumulator(name):
                 variable = graph.variable_name(name)
                 return f"batch statistics, such as {variable!r}, would be those of other examples"
     for index in sorted({*graph.microbatch_effects, *graph.update_effects}):

@@ -34,24 +34,32 @@ class StepDataflow(TracedOps):
         owner_region: by variable, the first region that uses it with examples.
         microbatch_effects: indices of the ops that have an effect in every microbatch.
         update_effects: indices of the ops that have an effect in the update.
+        metric_variables: variables that every replica accumulates for itself.
+        rank_local: see `__init__`.
     """
 
-    def __init__(self, recording: RecordedStep) -> None:
+    def __init__(self, recording: RecordedStep, rank_local: frozenset[str] = frozenset()) -> None:
         """Classifies all ops of a trace.
+
+        Args:
+            recording: the trace.
+            rank_local: variables that neither microbatches nor the update write, but every rank by
+                itself.
 
         Raises:
             ValueError: an op of a microbatch depends on the update, or the other way round.
         """
         super().__init__(recording)
         replica_handles, sum_handles = recording.replica_handles(), recording.sum_handles()
+        self.rank_local = rank_local
         # Variables, such as those of metrics, of which every replica has a value of its own.
-        self._replica_variables: set[str] = set()
-        self._sum_variables: set[str] = set()
-        for placeholder, outer in self.captures.items():
-            if id(outer) in replica_handles:
-                self._replica_variables.add(placeholder)
-            if id(outer) in sum_handles:
-                self._sum_variables.add(placeholder)
+        every = {name for name, outer in self.captures.items() if id(outer) in replica_handles}
+        self._replica_variables = every - rank_local
+        self._sum_variables = {
+            name for name, outer in self.captures.items() if id(outer) in sum_handles
+        }
+        # Statistics of Keras 2 are no sums.
+        self.metric_variables = frozenset(every & self._sum_variables)
         graph = recording.concrete.graph
         self._control_outputs = {op.name for op in graph.control_outputs}
         self._reads_after_write: set[int] = set()
@@ -75,10 +83,6 @@ class StepDataflow(TracedOps):
     def is_accumulator(self, placeholder: str) -> bool:
         """Returns whether the replicas' values of a variable are summed, as a metric's total."""
         return placeholder in self._replica_variables and placeholder in self._sum_variables
-
-    def is_replica_variable(self, placeholder: str) -> bool:
-        """Returns whether every replica has a value of its own, as of a metric."""
-        return placeholder in self._replica_variables
 
     def is_written_per_example(self, placeholder: str) -> bool:
         """Returns whether microbatches write a variable from the examples of their replica."""
@@ -178,6 +182,8 @@ class StepDataflow(TracedOps):
                 region = min(self.region(index), self.num_regions - 1)
                 for used in (self.handles[index], *(sources[i] for i in inputs)):
                     for handle in used:
+                        if handle in self.rank_local:
+                            continue
                         self.owner_region[handle] = min(
                             self.owner_region.get(handle, region), region
                         )
@@ -196,6 +202,8 @@ class StepDataflow(TracedOps):
         """
         for index in reversed(range(len(self.ops))):
             if not self.is_write[index] or not self.is_before_update(index):
+                continue
+            if not self.rank_local.isdisjoint(self.handles[index]):
                 continue
             written = self.written_variables(index)
             taken = frozenset().union(*(sources[i] for i in self.input_indices(index)))
@@ -232,6 +240,8 @@ class StepDataflow(TracedOps):
         self.microbatch_effects, self.update_effects = [], []
         writes: dict[str, set[str]] = {}
         for index, op in enumerate(self.ops):
+            if not self.rank_local.isdisjoint(self.handles[index]):
+                continue
             if op.type == REDUCTION or op.name not in self._control_outputs:
                 if not self.is_write[index]:
                     continue

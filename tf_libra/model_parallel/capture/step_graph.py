@@ -35,6 +35,7 @@ class StepGraph(StepDataflow):
         has_branches: bool = False,
         trained: "StepGraph | None" = None,
         output_names: tuple[str, ...] | None = None,
+        rank_local: frozenset[str] = frozenset(),
     ) -> None:
         """Analyzes a trace.
 
@@ -43,6 +44,7 @@ class StepGraph(StepDataflow):
             has_branches: whether a region that only joins or begins branches is a layer.
             trained: the step's trace in training mode, whose layers an evaluation shares.
             output_names: tensors to return; None for those that the step returns.
+            rank_local: see `StepDataflow`.
 
         Raises:
             ValueError: ops cannot be divided between microbatch and update, or the step is an
@@ -57,7 +59,7 @@ class StepGraph(StepDataflow):
         self._has_branches = has_branches
         self._trained = trained
         self._output_names = output_names
-        super().__init__(recording)
+        super().__init__(recording, rank_local)
 
     @cached_property
     def indivisible_ranges(self) -> dict[tuple[int, int], str]:

@@ -8,7 +8,7 @@ from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.execution.whole_step import WholeStepExecutor
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.own_results import OwnResults, make_own_results
+from tf_libra.model_parallel.partition.own_results import OwnResults
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 
 
@@ -31,7 +31,8 @@ def make_executor(
         own_results: see `StageExecutor`.
     """
     if layout.is_whole:
-        own = make_own_results(partitions[examples_per_rank]) if layout.has_own_results else None
         joint = partitions[max(partitions)]
-        return WholeStepExecutor(layout, joint, examples_per_rank, transport, computing, own)
+        return WholeStepExecutor(
+            layout, joint, examples_per_rank, transport, computing, own_results
+        )
     return StageExecutor(layout, partitions, examples_per_rank, transport, computing, own_results)

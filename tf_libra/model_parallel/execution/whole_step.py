@@ -6,13 +6,12 @@ in one process, plus the transfers of examples and results.
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
-from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.execution.input_scatter import InputScatter
 from tf_libra.model_parallel.execution.step_executor import TaskSpan
 from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
@@ -23,14 +22,14 @@ from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.subgraph import collect_closure
 
 
-def check_outputs(graph: StepGraph) -> None:
-    """Raises `ValueError` if a result cannot be sent to the other ranks."""
-    for tensor in graph.outputs:
+def check_outputs(step: str, outputs: Iterable[Any]) -> None:
+    """Raises `ValueError` if a result, of which it gets the spec, cannot be sent to other ranks."""
+    for tensor in outputs:
         is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
         can_be_sent = is_number or tensor.dtype.is_complex or tensor.dtype == tf.bool
         if not can_be_sent or not tensor.shape.is_fully_defined():
             raise ValueError(
-                f"{graph.recording.name}: the result {tensor.name} cannot be sent to the other"
+                f"{step}: the result {tensor.name} cannot be sent to the other"
                 f" ranks: its dtype is {tensor.dtype.name} and its shape is {tensor.shape}; return"
                 " numbers of a static shape"
             )
@@ -80,7 +79,7 @@ class WholeStepExecutor:
         self._computing, self._own_results = computing, own_results
         self._graph = graph = sized.partition.graph
         self._root = layout.ranks[0][0]
-        check_outputs(graph)
+        check_outputs(graph.recording.name, own_results.specs if own_results else graph.outputs)
         sinks = [*graph.microbatch_effects, *graph.update_effects]
         closure = collect_closure(graph, sinks, graph.outputs, lambda tensor, index: False)
         names = [graph.ops[index].name for index in sorted(closure.ops)]
@@ -120,7 +119,7 @@ class WholeStepExecutor:
     @property
     def variables(self) -> dict[str, int]:
         """See `StepExecutor`."""
-        return dict.fromkeys(self._graph.captures, 0)
+        return dict.fromkeys(self._graph.captures.keys() - self._graph.rank_local, 0)
 
     def step(self, arguments: Sequence[Any]) -> list[Any]:
         """See `StepExecutor`."""
@@ -138,7 +137,7 @@ class WholeStepExecutor:
             results = self._scatter_results(self._own_results, computed)
         else:
             results = self._broadcast_results(computed)
-        if not results:
+        if not (results if self._own_results is None else self._own_results.specs):
             # Otherwise the other ranks would not wait, and send examples ever further ahead.
             done = tf.zeros([])
             self._broadcast(done, done.dtype, done.shape, "computed")
@@ -157,16 +156,17 @@ class WholeStepExecutor:
         """Returns the results for this rank's examples."""
         transport = self._transport
         if computed is None:
-            return [
+            received = [
                 transport.receive(spec.dtype, spec.shape, self._root, f"result {number}")
                 for number, spec in enumerate(own.specs)
             ]
+            return own.finish(received)
         by_rank = [own.of_rank(computed, rank) for rank in range(self.layout.num_ranks)]
         for rank, results in enumerate(by_rank):
             if rank != self._root:
                 for number, value in enumerate(results):
                     transport.send(value, rank, f"result {number}")
-        return by_rank[self._root]
+        return own.finish(by_rank[self._root])
 
     def _broadcast(self, value: Any, dtype: Any, shape: Any, name: str) -> Any:
         num_ranks = self.layout.num_ranks

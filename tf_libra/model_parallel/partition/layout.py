@@ -40,8 +40,6 @@ class Layout:
         groups: by stage, groups of gradients, each all-reduced together within the last backward
             computation. A stage with no group all-reduces all gradients together after it. By
             default no stage has groups.
-        has_own_results: whether every rank gets the results of its own examples, and not those of
-            the joint batch; only if one rank runs the whole step.
     """
 
     starts: tuple[int, ...]
@@ -50,7 +48,6 @@ class Layout:
     num_microbatches: int
     orders: tuple[tuple[StageTask, ...], ...]
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
-    has_own_results: bool = False
 
     @classmethod
     def from_pipeline_plan(cls, plan: PipelinePlan) -> "Layout":
@@ -94,11 +91,11 @@ class Layout:
         return cls._for_stages(tuple(starts), tuple(stages), num_ranks)
 
     @classmethod
-    def on_one_rank(cls, rank: int, num_ranks: int, has_own_results: bool = False) -> "Layout":
+    def on_one_rank(cls, rank: int, num_ranks: int) -> "Layout":
         """Returns the layout in which one rank runs the whole step for the joint batch."""
         task = StageTask("step", 0, 0)
         orders = tuple((task,) if other == rank else () for other in range(num_ranks))
-        return cls((0,), ((rank,),), num_ranks, 1, orders, has_own_results=has_own_results)
+        return cls((0,), ((rank,),), num_ranks, 1, orders)
 
     @classmethod
     def with_stage_per_layer(

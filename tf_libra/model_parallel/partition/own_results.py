@@ -2,7 +2,8 @@
 
 Results depend on examples through tensors with one part per example, such as the losses of the
 examples. From a rank's part of these tensors, the last ops compute the results that the rank would
-have computed itself, at the cost of these ops alone.
+have computed itself, at the cost of these ops alone. A metric has variables of its own on each
+rank, so the ops that use them run on the rank itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.subgraph import collect_closure
 
@@ -23,8 +25,11 @@ class OwnResults:
         inputs: names of the tensors of the joint batch that the results are computed from.
         axes: by input, the axis of its examples; None if the tensor is the same for all ranks.
         num_examples: number of examples of each rank.
-        specs: dtype and shape of each result.
-        compute: returns the results of one rank from its parts of the inputs.
+        specs: dtype and shape of each tensor that `compute` returns.
+        compute: returns what the results of one rank are finished from, from its parts of the
+            inputs, on any rank.
+        rank_local: placeholders of the variables of metrics, which `finish` alone uses.
+        finish: returns the results of this rank, and writes its metrics.
     """
 
     inputs: tuple[str, ...]
@@ -32,9 +37,11 @@ class OwnResults:
     num_examples: int
     specs: tuple[tf.TensorSpec, ...]
     compute: Callable[[Sequence[Any]], list[Any]]
+    rank_local: frozenset[str]
+    finish: Callable[[Sequence[Any]], list[Any]]
 
     def of_rank(self, values: Sequence[Any], rank: int) -> list[Any]:
-        """Returns the results of a rank.
+        """Returns what the results of a rank are finished from.
 
         Args:
             values: the inputs for the joint batch.
@@ -48,14 +55,14 @@ class OwnResults:
         return self.compute(parts)
 
     def of_own(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> list[Any]:
-        """Returns the results of this rank.
+        """Returns the results of this rank, and writes its metrics.
 
         Args:
             arguments: its arguments, by placeholder.
             results: its parts of the other inputs, by name.
         """
         values = {f"{name}:0": value for name, value in arguments.items()} | {**results}
-        return self.compute([values[name] for name in self.inputs])
+        return self.finish(self.compute([values[name] for name in self.inputs]))
 
 
 def share_own_results(traces: SizedTraces) -> OwnResults:
@@ -66,7 +73,8 @@ def share_own_results(traces: SizedTraces) -> OwnResults:
     """
     own = make_own_results(traces.sized_partition(traces.examples_per_rank, (0,)))
     arguments = {f"{name}:0" for name in traces.microbatch_graph.arguments}
-    traces.return_instead(tuple(name for name in own.inputs if name not in arguments))
+    outputs = tuple(name for name in own.inputs if name not in arguments)
+    traces.return_instead(outputs, own.rank_local)
     return own
 
 
@@ -77,10 +85,26 @@ def make_own_results(own: SizedPartition) -> OwnResults:
         own: the step, traced for the examples of one rank.
 
     Raises:
-        ValueError: a result depends on examples by other means than parts per example.
+        ValueError: a result depends on examples by other means than parts per example, or a metric
+            influences more than results.
     """
     graph, axes = own.partition.graph, own.axes
     size = axes.batch_size
+    outputs = [tensor.name for tensor in graph.outputs]
+    uses_metrics = _find_uses_of_metrics(graph)
+    writes = [index for index in _effects(graph) if uses_metrics[index]]
+    if writes or any(uses_metrics[graph.op_index[tensor.op.name]] for tensor in graph.outputs):
+        last = collect_closure(
+            graph,
+            writes,
+            graph.outputs,
+            lambda _, index: not (uses_metrics[index] or graph.is_constant[index]),
+        )
+        computed = [*(f"{name}:0" for name in last.arguments), *last.inputs]
+        names = [graph.ops[index].name for index in sorted(last.ops)]
+        finish = own.extractor.extract(names, computed, outputs)
+    else:
+        computed, finish = outputs, list
 
     def axis_of(name: str) -> int | None:
         try:
@@ -95,22 +119,55 @@ def make_own_results(own: SizedPartition) -> OwnResults:
             return False
         return not graph.is_per_example[index] or axis_of(tensor.name) is not None
 
-    closure = collect_closure(graph, [], graph.outputs, is_input)
+    tensors = [own.partition.tensor(name) for name in computed]
+    closure = collect_closure(graph, [], tensors, is_input)
     for index in sorted(closure.ops):
         op = graph.ops[index]
         if graph.handles[index] or op.op_def.is_stateful:
             raise ValueError(
                 f"results of each rank's own examples cannot be computed after {op.name!r}, which"
-                " has a state, as a metric has"
+                " has a state"
             )
     arguments = [f"{name}:0" for name in graph.arguments if name in closure.arguments]
     inputs = (*arguments, *closure.inputs)
     names = [graph.ops[index].name for index in sorted(closure.ops)]
-    outputs = [tensor.name for tensor in graph.outputs]
     return OwnResults(
         inputs,
         tuple(axis_of(name) for name in inputs),
         size,
-        tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in graph.outputs),
-        own.extractor.extract(names, inputs, outputs),
+        tuple(tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name) for tensor in tensors),
+        own.extractor.extract(names, inputs, computed),
+        graph.metric_variables,
+        finish,
     )
+
+
+def _effects(graph: StepGraph) -> list[int]:
+    return sorted({*graph.microbatch_effects, *graph.update_effects})
+
+
+def _find_uses_of_metrics(graph: StepGraph) -> list[bool]:
+    """Returns, by op, whether it uses a metric's variable, or a value computed from one.
+
+    Raises:
+        ValueError: gradients, or writes of other variables, are computed from one.
+    """
+    uses: list[bool] = []
+    for index in range(len(graph.ops)):
+        is_metric = not graph.metric_variables.isdisjoint(graph.handles[index])
+        uses.append(is_metric or any(uses[i] for i in graph.input_indices(index)))
+    trained = [graph.op_index[tensor.op.name] for tensor in graph.gradients.values()]
+    others = [index for index in _effects(graph) if not _writes_metric(graph, index)]
+    for index in sorted(graph.closure([*trained, *others])):
+        if uses[index]:
+            raise ValueError(
+                f"{graph.ops[index].name!r} takes the state of a metric, of which every rank has"
+                " its own"
+            )
+    return uses
+
+
+def _writes_metric(graph: StepGraph, index: int) -> bool:
+    """Returns whether an effect is one on variables of metrics alone."""
+    handles = graph.handles[index]
+    return bool(handles) and graph.metric_variables.issuperset(handles)

@@ -41,6 +41,7 @@ class SizedTraces:
             cannot share one.
         input_order: by argument of a trace, its index among the flattened tensor arguments.
         output_names: names of the tensors that traces return; None for those of the step.
+        rank_local: placeholders of variables that every rank writes by itself.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SizedTraces:
         self._recorder = recorder
         self._graph_options = has_branches, trained
         self.output_names: tuple[str, ...] | None = None
+        self.rank_local: frozenset[str] = frozenset()
         self._specs = step_arguments.argument_specs(arguments, microbatch_size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, BatchAxes] = {}
@@ -111,14 +113,15 @@ class SizedTraces:
         if size not in self._graphs:
             args, kwargs = step_arguments.argument_specs(self._specs, size)
             recording = self._recorder.record(args, kwargs)
-            self._graphs[size] = StepGraph(recording, *self._graph_options, self.output_names)
+            options = (*self._graph_options, self.output_names, self.rank_local)
+            self._graphs[size] = StepGraph(recording, *options)
         return self._graphs[size]
 
-    def return_instead(self, output_names: tuple[str, ...]) -> None:
-        """Lets all traces return other tensors than the step."""
-        self.output_names = output_names
+    def return_instead(self, output_names: tuple[str, ...], rank_local: frozenset[str]) -> None:
+        """Lets all traces return other tensors than the step, and not write some variables."""
+        self.output_names, self.rank_local = output_names, rank_local
         for size, graph in self._graphs.items():
-            options = (*self._graph_options, output_names)
+            options = (*self._graph_options, output_names, rank_local)
             self._graphs[size] = StepGraph(graph.recording, *options)
         self._drop_traces()
         self._is_update_checked = False
@@ -168,9 +171,17 @@ class SizedTraces:
         ordered = (tensors[index] for index in self.input_order)
         return dict(zip(self.microbatch_graph.arguments, ordered, strict=True))
 
-    @cached_property
+    @property
     def captured_variables(self) -> dict[str, BoundVariable]:
-        """Variables that every trace captures, by placeholder, in the order of its inputs."""
+        """Variables of stages that every trace captures, by placeholder, in the order of inputs."""
+        return {
+            placeholder: variable
+            for placeholder, variable in self._every_variable.items()
+            if placeholder not in self.rank_local
+        }
+
+    @cached_property
+    def _every_variable(self) -> dict[str, BoundVariable]:
         concrete = self.microbatch_graph.recording.concrete
         found = bound_variables(concrete, [None] * len(self.microbatch_graph.arguments))
         inputs = concrete.graph.inputs
@@ -180,8 +191,8 @@ class SizedTraces:
 
     @cached_property
     def variables(self) -> dict[int, BoundVariable]:
-        """The captured variables by key."""
-        return {variable.key: variable for variable in self.captured_variables.values()}
+        """All captured variables by key, also those that every rank writes by itself."""
+        return {variable.key: variable for variable in self._every_variable.values()}
 
     def check_update(self) -> None:
         """Raises `ValueError` if a layer, as a stage, could not update its variables."""

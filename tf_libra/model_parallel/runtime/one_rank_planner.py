@@ -12,9 +12,9 @@ from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.execution.whole_step import check_outputs
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.own_results import make_own_results
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning.one_rank import OneRankStrategy, fastest_rank_plan
+from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.one_rank import OneRankPlan
 
@@ -29,7 +29,6 @@ class OneRankPlanner:
 
     num_microbatches = 1
     has_branches = False
-    shares_own_results = False  # a layout of one rank does that by itself
 
     def __init__(self, strategy: OneRankStrategy, given: OneRankPlan | None = None) -> None:
         """Start without a plan.
@@ -41,7 +40,8 @@ class OneRankPlanner:
         self.plan: OneRankPlan | None = None
         self.requested = repr(strategy) if given is None else f"{strategy!r} under {given!r}"
         self._given = given
-        self._rank, self._has_own_results = strategy.rank, strategy.results == "own"
+        self._rank = strategy.rank
+        self.shares_own_results = returns_own(strategy)
         self._layout: Layout | None = None
         self._steps = 0
         self._seconds = math.inf  # least computation of this rank
@@ -65,9 +65,9 @@ class OneRankPlanner:
 
     def check_traces(self, traces: SizedTraces) -> None:
         """Raise `ValueError` if a result cannot be sent to the other ranks."""
-        check_outputs(traces.microbatch_graph)
-        if self._has_own_results:
-            make_own_results(traces.sized_partition(traces.examples_per_rank, (0,)))
+        if not self.shares_own_results:  # else they are checked for the rank's own examples
+            graph = traces.microbatch_graph
+            check_outputs(graph.recording.name, graph.outputs)
 
     def begin(
         self,
@@ -112,7 +112,7 @@ class OneRankPlanner:
         return result
 
     def _layout_on(self, rank: int, num_ranks: int) -> Layout:
-        return Layout.on_one_rank(rank, num_ranks, self._has_own_results)
+        return Layout.on_one_rank(rank, num_ranks)
 
     def _adopt(self, plan: OneRankPlan) -> Layout:
         self.plan = plan

@@ -37,7 +37,7 @@ class Planner(Protocol):
 
     @property
     def shares_own_results(self) -> bool:
-        """True if stages compute results of each rank's own examples."""
+        """True if ranks get results of their own examples, and write metrics by themselves."""
         ...
 
     @property

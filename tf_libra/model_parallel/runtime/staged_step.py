@@ -62,9 +62,12 @@ class StagedTraining:
 
     Attributes:
         is_method: True if the first argument of each step is the object of a method.
+        runs_several: False: ranks run one step at a time.
         error_feedback: None: nothing is rounded between ranks.
         step_number: number of the last step, which messages name.
     """
+
+    runs_several = False
 
     def __init__(
         self,
@@ -362,7 +365,6 @@ class StagedTraining:
         sizes = {shares.examples_per_replica(stage) for stage in layout.rank_stages(rank)} or {
             traces.microbatch_size
         }
-        sizes |= {traces.examples_per_rank} if layout.has_own_results else set()
         traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
         lanes = LanesTransport(rank, self._identity, around_wait)
         count, computing = traces.examples_per_rank, self._holding.computing

@@ -1,0 +1,27 @@
+"""Trials of `auto` that a given family wins: which one is fast depends on the machine."""
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+from tf_libra.runtime import family_candidates, family_prediction, family_step
+from tf_libra.runtime.family_trials import FIRST
+
+
+@contextlib.contextmanager
+def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Iterator[None]:
+    """Lets all families join trials, and `chosen` win."""
+    endless = float("inf")
+    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
+    with (
+        mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
+        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
+        mock.patch.multiple(family_prediction, **limits),
+        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
+        mock.patch.object(
+            family_step,
+            "choose_fastest",
+            lambda seconds: chosen if chosen in seconds else FIRST,
+        ),
+    ):
+        yield
