@@ -59,8 +59,8 @@ def _find_weighted_mean(graph: StepGraph) -> str | None:
             divisor = op.inputs[_DIVISORS[op.type]]
             if divisor.shape.rank == 0 and uses_values[graph.op_index[divisor.op.name]]:
                 return (
-                    f"{op.name!r} divides by a number that all examples of a batch determine, as a"
-                    " mask does: examples of different ranks would have other weights"
+                    f"gradients are divided by {divisor.op.name!r}, a number that all examples of a"
+                    " batch determine, as with a mask: examples would have other weights"
                 )
     return None
 
