@@ -188,10 +188,8 @@ def keras_model() -> Any:
     model.save(path)
     found = keras.models.load_model(path).optimizer.variables
     pairs = zip(found, model.optimizer.variables, strict=True)
-    different = [
-        our.path for our, their in pairs if our.numpy().tobytes() != their.numpy().tobytes()
-    ]
-    return different, sum(float(np.abs(slot.numpy()).sum()) for slot in found)
+    changed = [our.path for our, their in pairs if our.numpy().tobytes() != their.numpy().tobytes()]
+    return changed, sum(float(np.abs(slot.numpy()).sum()) for slot in found)
 
 
 @cases
