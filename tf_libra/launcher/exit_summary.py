@@ -1,13 +1,17 @@
-"""Summary of how a job ended, from the output and the exit statuses of its workers.
+"""Summary of how a job ended, from its workers' output and exit statuses; the last lines of it.
 
 Horovod's launcher prefixes each line with the worker's number (`[1]<stderr>:`, or `[0,1]<stderr>:`
 under mpirun) and prints the exit status of failed workers. A worker's traceback ends in the error.
 """
 
 import itertools
+import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TextIO
+
+from tf_libra.launcher import TRACEBACK_VARIABLE
 
 _WORKER = re.compile(r"\[(?:\d+,)?(\d+)\]<(stdout|stderr)>:(.*)\Z", re.DOTALL)
 _STATUS = re.compile(r"Process (\d+) exit with status code (\d+)\.")
@@ -36,6 +40,7 @@ _CHAINED = ("The above exception was the direct cause", "During handling of the 
 # Errors of these modules may quote a traceback: of another rank, or of Python code that TensorFlow
 # has called.
 _QUOTING = ("tensorflow.", "horovod.", "tf_libra.")
+_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 # Errors that follow from another rank's: always, or if the message names a rank.
 _CONSEQUENCES = ("HorovodInternalError", "LostRankError", "ElsewhereError")
 _CONSEQUENCES_BY_NAME = ("AbortedError", "DeadlineExceededError", "UnavailableError")
@@ -204,3 +209,46 @@ def _continued(kind: str, message: str, lines: Iterator[str]) -> tuple[str, str]
             message = _COLOR.sub("", below[0]).strip() if below else message
         return kind, message
     return kind, message
+
+
+def new_summary(environment: Mapping[str, str] = os.environ) -> ExitSummary:
+    """Returns the summary of a job that begins now.
+
+    Args:
+        environment: environment of the workers.
+    """
+    level = environment.get("TF_CPP_MIN_LOG_LEVEL", "")
+    return ExitSummary(hides_startup=level.isdecimal() and int(level) > 0)
+
+
+def print_end(
+    summary: ExitSummary, signals: Sequence[int], failure: str | None, stream: TextIO
+) -> int:
+    """Prints how the job ended; returns the exit status.
+
+    Args:
+        summary: what the workers have printed.
+        signals: signals that the launcher received.
+        failure: description of the failure, which is printed if no worker has failed; None if the
+            job succeeded.
+        stream: receives the lines.
+    """
+    for number, name in _SIGNALS.items():
+        if number in signals:
+            print(f"tf-libra run: ended by {name}", file=stream)
+            return 128 + number
+    if failure is None:
+        return 0
+    lines = summary.lines()
+    if not lines:  # an error of the launcher, such as a host that cannot be reached
+        print(f"tf-libra run: {failure}", file=stream)
+        return 1
+    print("\ntf-libra run: the job has ended with an error", *lines, sep="\n", file=stream)
+    if summary.has_traceback:
+        print(
+            "Tracebacks stand above, without the frames of libraries; set"
+            f" {TRACEBACK_VARIABLE}=full to show them.",
+            file=stream,
+        )
+    print("More by symptom: docs/troubleshooting.md.", file=stream)
+    return 1

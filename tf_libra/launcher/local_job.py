@@ -25,8 +25,7 @@ from tf_libra.launcher import (
     SECRET_VARIABLE,
     SELECT_VARIABLE,
 )
-from tf_libra.launcher.exit_summary import ExitSummary
-from tf_libra.launcher.job_end import new_summary, print_end
+from tf_libra.launcher.exit_summary import ExitSummary, new_summary, print_end
 
 _ADDRESS = "127.0.0.1"
 # Between SIGTERM and SIGKILL: ranks write their reports.
