@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.partition.guarded_calls import active_guard
-from tf_libra.model_parallel.partition.local_reduction import make_local
 from tf_libra.model_parallel.partition.replicated_random import (
     ReplicatedRandomOp,
+    add_constant,
     slice_global_random,
 )
 
@@ -153,7 +154,7 @@ class SubgraphExtractor:
             epilogue: computation on these outputs.
             replica: index of the replica, among those that share a microbatch.
             reductions: by name, the gradient reductions among the ops that this rank replaces by a
-                factor; see `make_local`.
+                factor; see `_make_local`.
 
         Returns:
             A function of the input tensors, in this order, and then those of the epilogue.
@@ -196,7 +197,7 @@ class SubgraphExtractor:
                 slice_global_random(graph_def, node, self._random_ops[name], replica)
             if name in reductions:
                 dtype = self._graph.get_operation_by_name(name).outputs[0].dtype
-                make_local(graph_def, node, dtype, reductions[name])
+                _make_local(graph_def, node, dtype, reductions[name])
             inputs = [
                 edge for edge in node.input if not edge.startswith("^") or edge[1:] in members
             ]
@@ -251,3 +252,25 @@ def _call(
 
     guard = None if exchanges else active_guard()
     return run() if guard is None else guard.call(run, function.outputs)
+
+
+def _make_local(graph_def: Any, node: Any, dtype: tf.DType, factor: int) -> None:
+    """Makes a reduction return its gradient, which covers all examples, times a factor.
+
+    Args:
+        graph_def: the graph, to which nodes are added.
+        node: a `LibraAllReduce` of one tensor.
+        dtype: dtype of the tensor.
+        factor: 1 for an average over ranks, the number of ranks for a sum.
+    """
+    gradient = node.input[0]
+    controls = [edge for edge in node.input if edge.startswith("^")]
+    node.op = "Identity" if factor == 1 else "Mul"
+    node.attr.clear()
+    node.attr["T"].type = dtype.as_datatype_enum
+    del node.input[:]
+    node.input.append(gradient)
+    if factor != 1:
+        value = np.array(factor, dtype.as_numpy_dtype)
+        node.input.append(add_constant(graph_def, f"{node.name}/tf_libra_ranks", value))
+    node.input.extend(controls)
