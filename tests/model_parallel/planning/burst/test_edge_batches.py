@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.model_parallel.planning.burst import reference
-from tf_libra.model_parallel.planning.burst import branch_blocks, exact
+from tf_libra.model_parallel.planning.burst import branch_blocks, deeppool
 from tf_libra.model_parallel.planning.burst.edge_batches import Blocks, Chains, Edges, alike, bundle
 from tf_libra.model_parallel.planning.burst.graph_reduction import Block, Chain, Edge
 
@@ -103,9 +103,9 @@ def repeated(draw):
 @given(repeated())
 def test_each_link_is_planned_as_by_itself(few, scaling):
     """Limits include one that no plan keeps."""
-    together = exact.ExactSearch(scaling)
-    with mock.patch.object(exact, "_PLACES", 1):
-        apart = exact.ExactSearch(scaling)
+    together = deeppool.ExactSearch(scaling)
+    with mock.patch.object(deeppool, "_PLACES", 1):
+        apart = deeppool.ExactSearch(scaling)
     with mock.patch.object(branch_blocks, "_FEW", few):
         for limit in (1.0, 1.5, 2.0, 2.5, 4.0, math.inf):
             assert together.solve(limit) == apart.solve(limit)
