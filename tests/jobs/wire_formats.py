@@ -11,9 +11,9 @@ from harness import FOLDER, RANK, SIZE, Cases
 from split_tensors import met, plan_of
 
 import tf_libra
-from tf_libra.backends import error_feedback
 from tf_libra.capture import gradient_encoding
 from tf_libra.internal import native
+from tf_libra.runtime import error_feedback
 from tf_libra.specs.plan import WIRE_DTYPES
 
 cases = Cases()

@@ -1,14 +1,16 @@
-"""State of error feedback, which a checkpoint of each rank can contain."""
+"""Rounding errors that the engine adds to the next gradients, and their state in checkpoints."""
 
+import ctypes
 import io
 import json
+import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_libra.backends import error_feedback
-from tf_libra.internal import log_utils
+from tf_libra.internal import log_utils, native
 
 _ABOUT = "about"
 
@@ -40,7 +42,7 @@ class ErrorFeedbackState(tf.train.experimental.PythonState):
         """Returns the errors of all tensors, with rank and number of ranks."""
         if self._place is None:
             return self._restored or b""
-        errors = error_feedback.copy_errors(self._function)
+        errors = copy_errors(self._function)
         about = {"place": self._place, "names": list(errors)}
         packed = io.BytesIO()
         arrays: dict[str, Any] = {_ABOUT: np.array(json.dumps(about))}
@@ -76,7 +78,7 @@ class ErrorFeedbackState(tf.train.experimental.PythonState):
                     *place,
                     *self._place,
                 )
-        error_feedback.set_errors(self._function, errors)
+        set_errors(self._function, errors)
 
 
 def _unpack(serialized: bytes) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -89,3 +91,42 @@ def _unpack(serialized: bytes) -> tuple[tuple[int, int], dict[str, Any]]:
     except Exception as error:
         raise ValueError(f"error_feedback: the state cannot be read: {error}") from error
     return (int(rank), int(size)), errors
+
+
+def copy_errors(function: str) -> dict[str, Any]:
+    """Returns the errors of this rank by tensor, as vectors of float32; not during a step.
+
+    Raises:
+        RuntimeError: there is no memory for the copy.
+    """
+    data, size = ctypes.c_void_p(), ctypes.c_int64()
+    code = native.load().c.TfLibraCopyErrorFeedback(
+        function.encode(), ctypes.byref(data), ctypes.byref(size)
+    )
+    _check(code)
+    packed = ctypes.string_at(data.value or 0, size.value)
+    parts: list[bytes] = []
+    at = 0
+    while at < len(packed):
+        (length,) = struct.unpack_from("<Q", packed, at)
+        parts.append(packed[at + 8 : at + 8 + length])
+        at += 8 + length
+    return {
+        name.decode(): np.frombuffer(errors, np.float32)
+        for name, errors in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def set_errors(function: str, errors: Mapping[str, Any]) -> None:
+    """Replaces the errors of all tensors, which are zero unless given; not during a step."""
+    c = native.load().c
+    _check(c.TfLibraClearErrorFeedback(function.encode()))
+    for name, values in errors.items():
+        vector = np.ascontiguousarray(values, np.float32)
+        pointer = vector.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        _check(c.TfLibraSetErrorFeedback(function.encode(), name.encode(), pointer, vector.size))
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        raise RuntimeError(native.load().c.TfLibraLastError().decode(errors="replace"))
