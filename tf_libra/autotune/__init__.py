@@ -18,9 +18,8 @@ from tf_libra.autotune.sampling_plans import (
     random_plans,
 )
 from tf_libra.autotune.trial import Phase, Postponed, Trial, TrialResult
-from tf_libra.autotune.tuner import Tuner, TunerKind, tune, tuner_for, uses_warm_start
+from tf_libra.autotune.tuner import Tuner, TunerKind, WireFormat, tune, tuner_for, uses_warm_start
 from tf_libra.autotune.tuning_result import PlanSource, TuningResult
-from tf_libra.autotune.wire_format import WireFormat
 
 __all__ = [
     "RETUNE_STEPS_PER_CHECK",

@@ -15,13 +15,29 @@ from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
-from tf_libra.autotune.wire_format import WireFormat
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal.registry import ClassRegistry, missing_members
+from tf_libra.internal.values import NonNegative, Value
 from tf_libra.planning.strategy import Strategy
-from tf_libra.specs.plan import Plan
+from tf_libra.specs.plan import Plan, WireDtype
 
 Tuner = Generator[Trial, TrialResult | None, TuningResult]
+
+
+@dataclass(frozen=True)
+class WireFormat(Value):
+    """Lossy format that the user allows.
+
+    Attributes:
+      dtype: dtype in which float32 tensors may travel.
+      rounding_per_byte: seconds of a core to round a byte of float32, and back.
+
+    Raises:
+      ValueError: a field is out of its range.
+    """
+
+    dtype: WireDtype
+    rounding_per_byte: NonNegative = 0.0
 
 
 @dataclass(frozen=True)
