@@ -78,18 +78,18 @@ def paced(
     random = np.random.default_rng(seed)
     count = num_cycles * CYCLE
     alone = (machine or Machine()).steps(count, random)
-    lost, beside, runs = 0.0, [0] * len(ranks), []
+    lost, overlapped, runs = 0.0, [0] * len(ranks), []
     for number, seconds in enumerate(alone):
         now = [rank.runs for rank in ranks]
         if any(now):
             each = (cost(number) if callable(cost) else cost) / len(ranks)
             more = seconds * each * sum(now)
             lost += more
-            beside = [steps + is_one for steps, is_one in zip(beside, now, strict=True)]
+            overlapped = [steps + is_one for steps, is_one in zip(overlapped, now, strict=True)]
         else:
             more = 0.0
         for rank in ranks:
             rank.took(seconds + more)
         if number % CYCLE == ALONE:
             runs.append(round(ranks[0].duty * (CYCLE - ALONE)))
-    return Paced(lost / sum(alone), tuple(steps / count for steps in beside), tuple(runs))
+    return Paced(lost / sum(alone), tuple(steps / count for steps in overlapped), tuple(runs))

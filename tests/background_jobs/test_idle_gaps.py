@@ -32,7 +32,7 @@ def test_a_wait_is_known_by_the_last_one_for_the_same() -> None:
 
 
 def lived(
-    in_gaps: float, beside: float, share: float, cycles: int, seed: int = 0
+    in_gaps: float, overlapped: float, share: float, cycles: int, seed: int = 0
 ) -> tuple[Throttle, list[tuple[bool, int]]]:
     """Runs steps that lose these shares of a step to the job in gaps, or in all of the step.
 
@@ -47,7 +47,7 @@ def lived(
         ran = 0
         for _ in range(CYCLE):
             ran += pacing.runs
-            cost = (in_gaps if manner.in_gaps else beside) if pacing.runs else 0.0
+            cost = (in_gaps if manner.in_gaps else overlapped) if pacing.runs else 0.0
             pacing.took(0.1 * (1 + cost) * random.normal(1, 0.01))
             if pacing.is_planned:
                 manner.planned(share)
@@ -57,7 +57,7 @@ def lived(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_costly_job_runs_only_in_gaps(seed: int) -> None:
-    pacing, found = lived(in_gaps=0.01, beside=0.8, share=0.4, cycles=100, seed=seed)
+    pacing, found = lived(in_gaps=0.01, overlapped=0.8, share=0.4, cycles=100, seed=seed)
     assert found[0][0]
     assert all(in_gaps for in_gaps, _ in found[-40:])
     assert np.mean([ran for _, ran in found[-40:]]) > 0.95 * MOST
@@ -68,13 +68,13 @@ def test_costly_job_runs_only_in_gaps(seed: int) -> None:
 
 
 def test_free_job_overlaps_whole_steps() -> None:
-    _, found = lived(in_gaps=0.0, beside=0.0, share=0.4, cycles=60)
+    _, found = lived(in_gaps=0.0, overlapped=0.0, share=0.4, cycles=60)
     assert not any(in_gaps for in_gaps, _ in found[-20:])
     assert np.mean([ran for _, ran in found[-20:]]) > 0.95 * MOST
 
 
 def test_gaps_that_cost_too_much_are_paced_as_well() -> None:
-    pacing, found = lived(in_gaps=0.3, beside=0.9, share=0.4, cycles=200)
+    pacing, found = lived(in_gaps=0.3, overlapped=0.9, share=0.4, cycles=200)
     assert all(in_gaps for in_gaps, _ in found)
     assert 0 < np.mean([ran for _, ran in found[-100:]]) < 0.3 * MOST
     _, lost = pacing.judged
@@ -82,7 +82,7 @@ def test_gaps_that_cost_too_much_are_paced_as_well() -> None:
 
 
 def test_without_gaps_the_job_overlaps_steps() -> None:
-    _, found = lived(in_gaps=0.0, beside=0.2, share=0.05, cycles=20)
+    _, found = lived(in_gaps=0.0, overlapped=0.2, share=0.05, cycles=20)
     assert not any(in_gaps for in_gaps, _ in found)
 
 

@@ -18,20 +18,22 @@ RANKS = [0, 1]
 
 
 @pytest.fixture(scope="module")
-def beside(run_job: Callable[..., Job]) -> Job:
+def background_jobs(run_job: Callable[..., Job]) -> Job:
     """The job of `jobs/background.py`."""
     return run_job("background.py", 2)
 
 
 @pytest.mark.parametrize("case", ["command", "function_of_a_module"])
 @pytest.mark.parametrize("rank", RANKS)
-def test_job_runs_concurrently_and_training_is_unchanged(beside: Job, case: str, rank: int) -> None:
-    saved = beside.arrays(case, rank)
+def test_job_runs_concurrently_and_training_is_unchanged(
+    background_jobs: Job, case: str, rank: int
+) -> None:
+    saved = background_jobs.arrays(case, rank)
     ours = {name: value for name, value in saved.items() if name.startswith("ours/")}
     assert ours
     for name, value in ours.items():
         np.testing.assert_allclose(value, saved[name.replace("ours/", "alone/")], rtol=1e-9)
-    reported = beside.value(case, rank)
+    reported = background_jobs.value(case, rank)
     assert reported["count"] > 0
     assert reported["rank"] == str(rank)
     assert reported["horovod"] is None
@@ -41,8 +43,8 @@ def test_job_runs_concurrently_and_training_is_unchanged(beside: Job, case: str,
     assert max(map(len, lines)) <= 100
 
 
-def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
-    found = runs(LogdirSource.read(beside.folder / "logdir"))["backgrounds"]
+def test_what_it_got_is_written_by_every_rank(background_jobs: Job) -> None:
+    found = runs(LogdirSource.read(background_jobs.folder / "logdir"))["backgrounds"]
     assert [(entry["run"], entry["rank"]) for entry in found] == [("rank_0", 0), ("rank_1", 1)]
     for job in found:
         assert "tf_libra.background_jobs.repeat" in job["command"]
@@ -51,20 +53,20 @@ def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_does_not_run_while_something_is_measured(beside: Job, rank: int) -> None:
-    assert beside.value("not_while_tuning", rank) == {"tuned": True, "started": False}
+def test_does_not_run_while_something_is_measured(background_jobs: Job, rank: int) -> None:
+    assert background_jobs.value("not_while_tuning", rank) == {"tuned": True, "started": False}
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_failure_is_logged_and_leaves_training_alone(beside: Job, rank: int) -> None:
-    value = beside.value("one_that_fails", rank)
+def test_failure_is_logged_and_leaves_training_alone(background_jobs: Job, rank: int) -> None:
+    value = background_jobs.value("one_that_fails", rank)
     assert value["over"]
     # Rank 0 alone speaks at level info; a warning is of its own rank.
-    assert "status 3" in beside.log("one_that_fails", rank)
+    assert "status 3" in background_jobs.log("one_that_fails", rank)
 
 
-def test_two_concurrent_jobs_are_rejected(beside: Job) -> None:
-    assert "background: " in beside.error("two_at_once", 0)
+def test_two_concurrent_jobs_are_rejected(background_jobs: Job) -> None:
+    assert "background: " in background_jobs.error("two_jobs", 0)
 
 
 def test_example_trains_in_bursts_with_a_background_job(run_job: Callable[..., Job]) -> None:

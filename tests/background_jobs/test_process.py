@@ -140,17 +140,17 @@ def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", start, "sleep", "600"])
-    beside = child_of(owner.pid)
-    command = child_of(beside)
+    supervisor = child_of(owner.pid)
+    command = child_of(supervisor)
     wait_until(lambda: state(command) == "T")
     owner.kill()
     owner.wait()
-    wait_until(lambda: state(command) == state(beside) == "")
+    wait_until(lambda: state(command) == state(supervisor) == "")
     assert not path.exists()
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-@pytest.mark.parametrize("who", ["owner", "thread", "beside"])
+@pytest.mark.parametrize("who", ["owner", "thread", "supervisor"])
 def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> None:
     """The owner is killed, or the thread that has started it ends, or its parent process ends."""
     start = (
@@ -171,20 +171,25 @@ def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> N
     ) as owner:
         try:
             assert owner.stdin is not None
-            beside = child_of(owner.pid)
-            command = child_of(beside)
+            supervisor = child_of(owner.pid)
+            command = child_of(supervisor)
             sleeping = [child_of(command, number) for number in range(2)]
             owner.stdin.write(b"\n")
             if is_paused:
                 wait_until(lambda: all(state(process) == "T" for process in (command, *sleeping)))
-                wait_until(lambda: state(beside) == "S")  # and not stopped with them
+                wait_until(lambda: state(supervisor) == "S")  # and not stopped with them
             if who == "thread":
                 owner.stdin.write(b"\n")
             else:
-                killed = {"owner": (owner.pid, signal.SIGKILL), "beside": (beside, signal.SIGTERM)}
+                killed = {
+                    "owner": (owner.pid, signal.SIGKILL),
+                    "supervisor": (supervisor, signal.SIGTERM),
+                }
                 os.kill(*killed[who])
             wait_until(
-                lambda: {state(process) for process in (beside, command, *sleeping)} <= {"", "Z"}
+                lambda: (
+                    {state(process) for process in (supervisor, command, *sleeping)} <= {"", "Z"}
+                )
             )
         finally:
             owner.kill()  # else leaving waits for it

@@ -130,7 +130,7 @@ def one_that_fails() -> Any:
 
 
 @cases
-def two_at_once() -> Any:
+def two_jobs() -> Any:
     job = tf_libra.background(["sleep", "600"])
     try:
         tf_libra.background(["sleep", "600"])

@@ -58,7 +58,7 @@ class SchedulingMode:
         self._pacing = pacing
         self._in_gaps = False
         self._begins_in_gaps = True
-        self._may_be_beside = True
+        self._may_overlap = True
         self._went_well = 0
         self._known = (0, 0.0)  # judged steps and their loss when whole steps began
 
@@ -75,10 +75,10 @@ class SchedulingMode:
             self._begins_in_gaps, self._in_gaps = False, True
         elif self._in_gaps:
             self._went_well = self._went_well + 1 if self._pacing.duty == 1.0 else 0
-            if self._may_be_beside and self._went_well >= _GOES_WELL:
+            if self._may_overlap and self._went_well >= _GOES_WELL:
                 self._change(False)
         elif self._costs_too_much():
-            self._may_be_beside = False
+            self._may_overlap = False
             self._change(True)
 
     def _costs_too_much(self) -> bool:
@@ -91,4 +91,4 @@ class SchedulingMode:
         self._in_gaps = in_gaps
         self._went_well = 0
         self._known = self._pacing.judged
-        self._pacing.begins_anew()
+        self._pacing.restart()

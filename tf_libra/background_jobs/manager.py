@@ -302,8 +302,8 @@ def background(
     Raises:
         ValueError: `step` or the limit is invalid, or the process has a background job already.
     """
-    beside = of_this_process()
-    if beside.background is not None and not beside.background.is_over:
+    process = of_this_process()
+    if process.background is not None and not process.background.is_over:
         raise ValueError("background: this process has a background job already")
     if isinstance(step, str):
         command = command_of("step", step)
@@ -312,8 +312,8 @@ def background(
     else:
         command = [str(part) for part in step]
     log = log_utils.logger(launched_rank())
-    beside.background = Background(command, max_slowdown, log)
-    return beside.background
+    process.background = Background(command, max_slowdown, log)
+    return process.background
 
 
 def _place_of(step: Callable[[], Any]) -> str:

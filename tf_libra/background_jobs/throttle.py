@@ -56,11 +56,11 @@ class Throttle:
         # Seconds of steps since the last judgement, apart from baseline steps before the run.
         self._before: list[float] = []
         self._alone: list[float] = []
-        self._beside: list[float] = []
+        self._overlapped: list[float] = []
         self._after: list[float] = []  # the one step that still includes part of the run
-        self._was_beside = False
+        self._was_overlapped = False
         self._lost, self._num_judged = 0.0, 0
-        self._num_beside, self._num_steps = 0, 0
+        self._num_overlapped, self._num_steps = 0, 0
 
     @property
     def duty(self) -> float:
@@ -100,31 +100,31 @@ class Throttle:
     @property
     def share_of_steps(self) -> float:
         """Overlapped share of the steps so far."""
-        return self._num_beside / self._num_steps if self._num_steps else 0.0
+        return self._num_overlapped / self._num_steps if self._num_steps else 0.0
 
     @property
     def runs(self) -> bool:
         """True if the background may run in the next step."""
         return 0 <= self._place - ALONE < self._run
 
-    def begins_anew(self) -> None:
+    def restart(self) -> None:
         """Forget the known cost after a change of the scheduling mode."""
         self._cost = [_UNKNOWN_COST, 1.0]
         self._run, self._owed = 0, 0.0
 
     def took(self, seconds: float, usual: bool = True) -> None:
         """Record the seconds of the next step; `usual` is False for a step that is not typical."""
-        beside = self.runs
+        overlapped = self.runs
         self._num_steps += 1
-        self._num_beside += beside
+        self._num_overlapped += overlapped
         if usual:
-            if beside:
-                self._beside.append(seconds)
-            elif self._was_beside:
+            if overlapped:
+                self._overlapped.append(seconds)
+            elif self._was_overlapped:
                 self._after.append(seconds)
             elif 0 < self._place < ALONE:  # the first may include a part of another rank's run
                 self._alone.append(seconds)
-        self._was_beside = beside
+        self._was_overlapped = overlapped
         self._place = (self._place + 1) % CYCLE
         if self._place == ALONE:
             self._judge()
@@ -133,16 +133,16 @@ class Throttle:
     def _judge(self) -> None:
         """Judge the cost of the last cycle's run."""
         near = [*self._before, *self._alone]
-        if near and self._beside:
+        if near and self._overlapped:
             longest = _LONGEST_ALONE * statistics.median(near)
             alone = max(statistics.fmean(min(seconds, longest) for seconds in near), 1e-9)
-            lost = sum(self._lost_by([*self._beside, *self._after], alone))
+            lost = sum(self._lost_by([*self._overlapped, *self._after], alone))
             self._budget -= lost
-            count = len(self._beside)
+            count = len(self._overlapped)
             self._cost = [_KEPT * self._cost[0] + lost, _KEPT * self._cost[1] + count]
             self._lost += lost
             self._num_judged += count
-        self._before, self._alone, self._beside, self._after = self._alone, [], [], []
+        self._before, self._alone, self._overlapped, self._after = self._alone, [], [], []
 
     def _lost_by(self, steps: Iterable[float], alone: float) -> list[float]:
         """Return the accepted losses of steps."""
