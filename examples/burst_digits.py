@@ -47,7 +47,7 @@ def main(_) -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    beside = tf_libra.background(random_features.try_some, max_slowdown=_SLOWDOWN.value)
+    job = tf_libra.background(random_features.try_some, max_slowdown=_SLOWDOWN.value)
     (train_x, train_y), (test_x, test_y) = load_data()
     shares = batches(
         len(train_x), flags.FLAGS.batch, flags.FLAGS.epochs, tf_libra.rank(), tf_libra.size()
@@ -56,11 +56,11 @@ def main(_) -> None:
         loss = train_step(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
         if step % 20 == 0 and tf_libra.rank() == 0:
             print(f"step {step}: loss {float(loss):.4f}")
-    beside.end()
+    job.end()
     train_step.synchronize_variables()
     if tf_libra.rank() == 0:
         print(train_step.explain())
-        print(beside.describe())
+        print(job.describe())
         correct = np.argmax(model.predict(test_x, verbose=0), axis=1) == test_y
         print(f"test accuracy: {correct.mean():.2%} of {len(test_y)} images")
 

@@ -105,7 +105,7 @@ def test_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
         resolved(**given)
 
 
-def test_optimize_checks_at_once() -> None:
+def test_optimize_checks_immediately() -> None:
     with pytest.raises(ValueError, match=r"^strategy must"):
         tf_libra.optimize("fastest")
 

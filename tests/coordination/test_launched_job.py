@@ -182,7 +182,7 @@ def test_two_processes_of_one_rank_are_named_on_all(
     assert all(f"two processes are rank {number}" in str(error) for error in errors)
 
 
-def test_rank_that_ends_early_is_named_at_once(place: LauncherEnvironment) -> None:
+def test_rank_that_ends_early_is_named_immediately(place: LauncherEnvironment) -> None:
     def run(job: LaunchedJob) -> Any:
         if job.environment.rank != 1:
             return exchanged(job)
@@ -196,7 +196,7 @@ def test_rank_that_ends_early_is_named_at_once(place: LauncherEnvironment) -> No
     assert all("rank 1 (process" in str(errors[rank]) for rank in (0, 2))
 
 
-def test_rank_0_that_ends_early_is_named_at_once(place: LauncherEnvironment) -> None:
+def test_rank_0_that_ends_early_is_named_immediately(place: LauncherEnvironment) -> None:
     met = threading.Barrier(3)
 
     def run(job: LaunchedJob) -> Any:

@@ -114,7 +114,7 @@ def tuned_after_another() -> Any:
 
 
 @cases
-def all_reduces_at_once() -> Any:
+def concurrent_all_reduces() -> Any:
     """Groups on streams of their own, by hand and as ASC-WFBP plans them."""
     joint = [models.batch(number, SIZE, DTYPE) for number in range(12)]
     by_hand, planned, alone = (models.HandWritten(DTYPE, "adam") for _ in range(3))
@@ -141,7 +141,7 @@ def all_reduces_at_once() -> Any:
 
 
 @cases
-def two_at_once_as_measured() -> Any:
+def two_concurrent_as_measured() -> Any:
     """Runs ASC-WFBP with the default number of tuning steps."""
     joint = part(models.batch(0, SIZE, DTYPE))
     step = tf_libra.optimize("asc-wfbp", tuning=tf_libra.Tuning(max_seconds=600))(

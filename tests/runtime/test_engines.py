@@ -92,11 +92,11 @@ def test_second_strategy_measures_with_more_threads(engines: Job) -> None:
 
 def test_concurrent_all_reduces_train_as_one_process(engines: Job) -> None:
     for rank in range(engines.world_size):
-        value: dict[str, Any] = engines.value("all_reduces_at_once", rank)
+        value: dict[str, Any] = engines.value("concurrent_all_reduces", rank)
         assert value["phase"] == "run"
         assert value["lanes"] >= value["needed"] == 6
-        assert NOT_EXECUTED not in engines.log("all_reduces_at_once", rank)
-        saved = engines.arrays("all_reduces_at_once", rank)
+        assert NOT_EXECUTED not in engines.log("concurrent_all_reduces", rank)
+        saved = engines.arrays("concurrent_all_reduces", rank)
         for name in [name for name in saved if name.startswith("alone/")]:
             for who in ("by_hand", "planned"):
                 found = saved[name.replace("alone", who)]
@@ -107,11 +107,11 @@ def test_cost_of_two_streams_is_measured_within_the_first_steps(engines: Job) ->
     """The gradients of a tiny model are there long before the first all-reduce has ended."""
     reported = []
     for rank in range(engines.world_size):
-        value: dict[str, Any] = engines.value("two_at_once_as_measured", rank)
+        value: dict[str, Any] = engines.value("two_concurrent_as_measured", rank)
         assert value["streams"] == 2
         [note] = [text for text in value["notes"] if "concurrent all-reduces" in text]
         assert f"{value['contention']:.2f}" in note
-        assert NOT_EXECUTED not in engines.log("two_at_once_as_measured", rank)
+        assert NOT_EXECUTED not in engines.log("two_concurrent_as_measured", rank)
         reported.append(value)
     assert all(value == reported[0] for value in reported)
 

@@ -44,7 +44,7 @@ EQUAL = [
     "loop_over_a_dataset_that_only_tf_data_can_run",
     "steps_that_are_objects",
     "evaluated_by_the_same_function",
-    "two_threads_that_step_at_once",
+    "two_threads_that_step_concurrently",
     "clustered_by_xla",
     "three_hundred_tensors",
     "gradient_penalty",

@@ -141,7 +141,7 @@ def evaluated_by_the_same_function() -> Any:
 
 
 @cases
-def two_threads_that_step_at_once() -> Any:
+def two_threads_that_step_concurrently() -> Any:
     """All on one batch, so that it does not matter whose turn it is."""
 
     def train(wrap: Wrap, share: Share) -> Any:

@@ -81,7 +81,7 @@ def groups_of(
             arguments = (backward.tolist(), rate, links.latency_seconds)
             reduction = reduction_of(cut, names, len(allocated.devices), *arguments)
             found[stage] = [names[start:stop] for start, stop in reduction.groups]
-            gains[stage] = reduction.at_once_seconds - reduction.predicted_seconds
+            gains[stage] = reduction.unsplit_seconds - reduction.predicted_seconds
     timeline = simulate_pipeline(layers, plan, links.cluster)
     worth = worthwhile(timeline, gains)
     return [groups if stage in worth else [] for stage, groups in enumerate(found)]

@@ -47,20 +47,20 @@ def test_is_near_the_best_of_all_groups_and_never_worse_than_one(gradients, N, r
         seconds_of(found.groups, *arguments), rel=1e-9, abs=1e-12
     )
     best = min(seconds_of(groups, *arguments) for groups in every(len(gradients)))
-    assert found.predicted_seconds <= found.at_once_seconds
+    assert found.predicted_seconds <= found.unsplit_seconds
     assert found.predicted_seconds <= best * (1 + 0.02 + 6 / 150) / 0.98 + 1e-12
 
 
 def test_what_takes_long_to_start_is_one_all_reduce():
     found = plan_reduction([1e6] * 4, [0.01] * 4, 2, 1e9, 1.0)
     assert found.groups == ((0, 4),)
-    assert found.predicted_seconds == found.at_once_seconds
+    assert found.predicted_seconds == found.unsplit_seconds
 
 
 def test_what_is_slow_to_send_begins_early():
     found = plan_reduction([4e6] * 4, [0.01] * 4, 2, 1e9, 1e-5)
     assert len(found.groups) > 1
-    assert found.predicted_seconds < 0.8 * found.at_once_seconds
+    assert found.predicted_seconds < 0.8 * found.unsplit_seconds
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ class Reduction:
             after backward computation.
         predicted_seconds: seconds from the start of the last backward computation to the end of the
             last all-reduce.
-        at_once_seconds: the same with one all-reduce.
+        unsplit_seconds: the same with one all-reduce.
     """
 
     groups: tuple[tuple[int, int], ...]
     predicted_seconds: float
-    at_once_seconds: float
+    unsplit_seconds: float
 
 
 def plan_reduction(
