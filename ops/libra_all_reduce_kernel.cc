@@ -1,3 +1,4 @@
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "ops/lanes/owned_parts.h"
 #include "ops/lanes/wire_format.h"
 #include "ops/profiler_events.h"
+#include "ops/row_parts.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
@@ -77,25 +79,20 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
   return operation;
 }
 
-// Returns what each rank contributes to a tensor, by the last input: the rows where parts end.
-absl::Status ReadParts(tensorflow::OpKernelContext* context, const Engine& engine,
-                       std::vector<ByteRange>* parts) {
-  const tensorflow::Tensor& tensor = context->input(0);
-  const tensorflow::Tensor& ends = context->input(context->num_inputs() - 1);
-  const int64_t num_rows = tensor.dims() > 0 ? tensor.dim_size(0) : -1;
-  const size_t row_bytes = num_rows > 0 ? tensor.TotalBytes() / num_rows : 0;
-  int64_t end = 0;
-  bool is_valid = ends.dims() == 1 && ends.NumElements() == engine.world_size();
-  for (int64_t i = 0; is_valid && i < ends.NumElements(); ++i) {
-    const int64_t begin = end;
-    end = ends.vec<int32_t>()(i);
-    is_valid = begin <= end;
-    parts->push_back({begin * row_bytes, end * row_bytes});
-  }
-  if (is_valid && end == num_rows) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      kOp, ": ends must ascend to the number of rows of shape ", tensor.shape().DebugString(),
-      ", one for each of ", engine.world_size(), " ranks, got ", ends.SummarizeValue(16)));
+// The request of a tensor of which each rank has rows of its own.
+absl::Status MakeRowRequest(tensorflow::OpKernelContext* context, const Engine& engine,
+                            AllReduceRequest* request) {
+  const tensorflow::Tensor& own = context->input(0);
+  RowParts rows;
+  TF_RETURN_IF_ERROR(
+      FindRowParts(own, context->input(1), engine.world_size(), engine.rank(), &rows));
+  tensorflow::Tensor* all = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, rows.shape, &all));
+  const bool is_average = request->operation->reduction == Reduction::kAverage;
+  PlaceOwnRows(own, rows.parts[engine.rank()], is_average ? engine.world_size() : 1, all);
+  request->tensors.push_back({all->data(), all->data(), all->TotalBytes()});
+  request->parts = std::move(rows.parts);
+  return absl::OkStatus();
 }
 
 // All of the request but `done`. The reduced tensors are the context's outputs.
@@ -107,7 +104,7 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
   request->element_type = ElementTypeOf(context->input_dtype(0));
   const int num_tensors = static_cast<int>(operation->tensor_names.size());
   if (num_tensors < context->num_inputs()) {
-    TF_RETURN_IF_ERROR(ReadParts(context, engine, &request->parts));
+    return MakeRowRequest(context, engine, request);
   }
   request->tensors.reserve(num_tensors);
   for (int i = 0; i < num_tensors; ++i) {
@@ -157,6 +154,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
     if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
       Executions::Global().RecordExecution(operation_);
+      if (context->num_inputs() > num_outputs()) return AddRowsByHorovod(context, done);
       by_horovod_.Compute(context, done);
       return;
     }
@@ -177,6 +175,28 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     engine->AllReduce(std::move(request));  // throws nothing
   }
 
+  // With zeros in the place of other ranks' rows.
+  void AddRowsByHorovod(tensorflow::OpKernelContext* context, const DoneCallback& done) {
+    const tensorflow::Tensor& own = context->input(0);
+    const HorovodJob& job = HorovodJob::Global();
+    RowParts rows;
+    OP_REQUIRES_OK_ASYNC(
+        context, FindRowParts(own, context->input(1), job.world_size(), job.rank(), &rows), done);
+    tensorflow::Tensor all;
+    OP_REQUIRES_OK_ASYNC(context, context->allocate_temp(own.dtype(), rows.shape, &all), done);
+    if (all.TotalBytes() > 0) std::memset(all.data(), 0, all.TotalBytes());
+    PlaceOwnRows(own, rows.parts[job.rank()], 1, &all);
+    by_horovod_.Sum(context, all,
+                    [context, done](const absl::Status& status, const tensorflow::Tensor& sum) {
+                      if (status.ok()) {
+                        context->set_output(0, sum);
+                      } else {
+                        context->SetStatus(status);
+                      }
+                      done();
+                    });
+  }
+
   const std::shared_ptr<const OperationInfo> operation_;
   const ExchangeSteps steps_;
   HorovodAllReduce by_horovod_;
@@ -189,7 +209,7 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
  public:
   explicit LibraAllReduceStartKernel(tensorflow::OpKernelConstruction* context)
       : OpKernel(context),
-        operation_(ReadOperation(context, num_inputs())),
+        operation_(ReadOperation(context, num_outputs() - 1)),
         steps_(ReadSteps(context)) {}
 
   void Compute(tensorflow::OpKernelContext* context) override {
@@ -209,14 +229,15 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
     tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
     AllReduceRequest request;
     std::vector<tensorflow::Tensor> tensors;
-    tensors.reserve(2 * num_inputs());
+    const int num_tensors = num_outputs() - 1;
+    tensors.reserve(2 * num_tensors);
     OP_REQUIRES_OK(context, MakeRequest(context, operation_, steps_, *engine, &request));
-    for (int i = 0; i < num_inputs(); ++i) {
+    for (int i = 0; i < num_tensors; ++i) {
       tensors.push_back(context->input(i));
       tensors.push_back(*context->mutable_output(i));
     }
     tensorflow::Tensor* handle = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(num_inputs(), {}, &handle));
+    OP_REQUIRES_OK(context, context->allocate_output(num_tensors, {}, &handle));
     const auto pending = std::make_shared<Pending>(std::move(tensors));
     handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
     request.done = [pending](const Status& status) { pending->End(status); };

@@ -6,15 +6,21 @@ namespace tf_libra {
 namespace {
 
 using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status SameShapes(InferenceContext* context) {
   bool scatter = false;
   int num_tensors = 0;
   TF_RETURN_IF_ERROR(context->GetAttr("scatter", &scatter));
   TF_RETURN_IF_ERROR(context->GetAttr("N", &num_tensors));
+  const bool has_ends = context->num_inputs() > num_tensors;
   for (int i = 0; i < num_tensors; ++i) {
-    context->set_output(
-        i, scatter ? context->Vector(InferenceContext::kUnknownDim) : context->input(i));
+    ShapeHandle shape = context->input(i);
+    if (scatter) shape = context->Vector(InferenceContext::kUnknownDim);
+    if (has_ends && context->RankKnown(shape)) {
+      TF_RETURN_IF_ERROR(context->ReplaceDim(shape, 0, context->UnknownDim(), &shape));
+    }
+    context->set_output(i, shape);
   }
   return absl::OkStatus();
 }
@@ -38,21 +44,21 @@ absl::Status SameShapes(InferenceContext* context) {
       .Attr("function: string = ''")                        \
       .Attr("part_starts: list(int) = []")                  \
       .Attr("scatter: bool = false")                        \
+      .Attr("E: int >= 0 = 0")                              \
       .Input("tensors: N * T")                              \
+      .Input("ends: E * int32")                             \
       .SetIsStateful()
 
 TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce")
-    .Attr("E: int >= 0 = 0")
-    .Input("ends: E * int32")
     .Output("reduced: N * T")
     .SetShapeFn(SameShapes)
     .Doc(R"doc(
 Averages (or sums) each tensor over all ranks, as one all-reduce of all of them together.
 
 tensors: this rank's tensors, of one dtype, in backward order.
-ends: for one tensor, the row where the part of each rank ends, if the rank has zeros elsewhere. Parts
-  follow each other in rank order. Lanes gather them if that sends less than a sum.
-reduced: same shapes, the same bits on every rank.
+ends: for one tensor, of which each rank has rows of its own: where those of each rank end among all
+  rows, which are put out in rank order, and divided by the number of ranks for an average.
+reduced: same shapes but for `ends`, the same bits on every rank.
 tensor_names: a name for each tensor, the same on every rank.
 num_threads: how many lanes the all-reduce may use.
 group: index of the tensor group in the plan; -1 where no plan was applied.
@@ -72,7 +78,7 @@ TF_LIBRA_ALL_REDUCE_OP("LibraAllReduceStart")
     .Output("started: N * T")
     .Output("pending: variant")
     .SetShapeFn([](InferenceContext* context) {
-      context->set_output(context->num_inputs(), context->Scalar());
+      context->set_output(context->num_outputs() - 1, context->Scalar());
       return SameShapes(context);
     })
     .Doc(R"doc(

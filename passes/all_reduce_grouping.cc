@@ -45,7 +45,7 @@ struct OutOfStep {
 // The order of all-reduces that the plan prefers, by one node of each.
 std::vector<int> PreferredOrder(const IndexedGraph& graph, const std::vector<int>& staying,
                                 const DroppedEdge& dropped, const std::vector<Fusion>& fusions) {
-  const std::vector<int> depths = Depths(graph);
+  const std::vector<int> depths = Depths(graph, dropped);
   const auto depth_of = [&](const Fusion& fusion) {
     int depth = 0;
     for (const PlannedAllReduce* m : fusion.members) depth = std::max(depth, depths[m->node]);
@@ -141,7 +141,10 @@ std::vector<Fusion> DecideFusions(const IndexedGraph& graph,
         [](const PlannedAllReduce* a, const PlannedAllReduce* b) { return a->slot < b->slot; });
     std::map<Kind, int> kinds;  // numbered by first appearance
     for (const PlannedAllReduce* m : members) {
-      if (kinds.emplace(m->kind, static_cast<int>(kinds.size())).second && kinds.size() > 1) {
+      const bool is_new = kinds.emplace(m->kind, static_cast<int>(kinds.size())).second;
+      // Rows are never fused, as planned.
+      const bool has_rows = !m->kind.rows.empty() || !members[0]->kind.rows.empty();
+      if (is_new && kinds.size() > 1 && !has_rows) {
         skipped->push_back({Skipped::Kind::kNode, graph.def->node(m->node).name(),
                             absl::StrCat("group ", group, ": ", ToString(m->kind),
                                          " is not fused with ", ToString(members[0]->kind))});

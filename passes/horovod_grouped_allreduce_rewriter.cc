@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/horovod_op.h"
+#include "passes/pending_all_reduces.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -42,6 +43,7 @@ std::string HorovodGroupedAllreduceRewriter::Device(const tensorflow::NodeDef& m
 }
 
 std::string HorovodGroupedAllreduceRewriter::Refusal(const tensorflow::NodeDef& member) const {
+  if (HasRowsOfRanks(member)) return "ranks have rows of their own";
   const tensorflow::DataType dtype = member.attr().at("T").type();
   if (HorovodReduces(dtype)) return "";
   return absl::StrCat("Horovod does not reduce ", tensorflow::DataTypeString(dtype));

@@ -29,7 +29,7 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   const PlanGroup& group = fused.plan.groups[fused.group];
   const tensorflow::NodeDef& first = *fused.members.front();
   node->set_op("LibraAllReduce");
-  for (const char* shared : {"T", "reduction", "function", "error_feedback"}) {
+  for (const char* shared : {"T", "E", "reduction", "function", "error_feedback"}) {
     // An attribute that has its default may have been stripped.
     const auto attr = first.attr().find(shared);
     if (attr != first.attr().end()) (*node->mutable_attr())[shared] = attr->second;
@@ -41,7 +41,7 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   tensorflow::AddNodeAttr("stream", group.stream, node);
   tensorflow::AddNodeAttr("first_lane", FirstLane(fused.plan, group.stream), node);
   tensorflow::AddNodeAttr("plan", fused.plan.id, node);
-  if (!fused.plan.wire_dtype.empty()) {
+  if (!fused.plan.wire_dtype.empty() && !HasRowsOfRanks(first)) {
     tensorflow::AddNodeAttr("wire_dtype", fused.plan.wire_dtype, node);
   }
   std::vector<int64_t> part_starts;

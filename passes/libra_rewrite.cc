@@ -59,14 +59,14 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   std::vector<int> copy_of(def.node_size(), kNoCopy);
   for (const PlannedAllReduce& m : marked) copy_of[m.node] = m.copy;
   std::vector<int> staying;
-  std::vector<bool> may_move(def.node_size(), false);
+  std::vector<bool> is_ordered(def.node_size(), false);
   for (const int node : all_reduces) {
     if (copy_of[node] == kNoCopy) staying.push_back(node);
-    may_move[node] = IsPendingAllReduce(def.node(node));
+    is_ordered[node] = true;
   }
   Decisions decisions;
   decisions.dropped = [&](const Fanin& from, int to) {
-    if (from.port >= 0 || !may_move[from.node] || !may_move[to]) return false;
+    if (from.port >= 0 || !is_ordered[from.node] || !is_ordered[to]) return false;
     const bool one_stays = copy_of[from.node] == kNoCopy || copy_of[to] == kNoCopy;
     return one_stays ? graph->contexts[from.node] == graph->contexts[to]
                      : copy_of[from.node] == copy_of[to];

@@ -23,10 +23,10 @@ namespace tf_libra {
 // 2. Copies of the step in one graph are distinguished: all-reduces of the same tensor of the same
 //    training function in the same branch or loop body must follow each other, and the i-th of each
 //    tensor belongs to copy i. If that is ambiguous, nothing is changed.
-// 3. Direct control edges between pending all-reduces of the same copy, or between one of them and
-//    an all-reduce in the same branch or loop that is not fused, are dropped: automatic control
-//    dependencies add them to order stateful ops. Every other path between two all-reduces is a
-//    dependency, even through a single NoOp.
+// 3. Direct control edges between all-reduces of the same copy, or if one of both is not fused in
+//    the same branch or loop, are dropped: automatic control dependencies add them to order
+//    stateful ops. Every other path between two all-reduces is a dependency, even through a single
+//    NoOp.
 // 4. Group by group, members with the same dtype, device, reduction and function are merged;
 //    members with a path between them are not, so a group may become several nodes. Paths through
 //    nodes that were merged before count.

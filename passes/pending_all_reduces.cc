@@ -32,7 +32,8 @@ const char* Malformed(const NodeDef& node, const std::vector<Fanin>& fanins) {
   }
   if (node.attr().find("T") == node.attr().end()) return "has no dtype";
   const auto is_data = [](const Fanin& fanin) { return fanin.port >= 0; };
-  if (std::count_if(fanins.begin(), fanins.end(), is_data) != 1) {
+  const int num_ends = HasRowsOfRanks(node) ? 1 : 0;
+  if (std::count_if(fanins.begin(), fanins.end(), is_data) != 1 + num_ends) {
     return "has not exactly one data input";
   }
   return nullptr;
@@ -54,7 +55,8 @@ std::string TextAttribute(const NodeDef& node, const char* name, const char* oth
 
 Kind KindOf(const NodeDef& node, std::string device) {
   return {node.attr().at("T").type(), std::move(device),
-          TextAttribute(node, "reduction", "average"), TextAttribute(node, "function", "")};
+          TextAttribute(node, "reduction", "average"), TextAttribute(node, "function", ""),
+          HasRowsOfRanks(node) ? node.attr().at("tensor_names").list().s(0) : ""};
 }
 
 constexpr int kBatch = 32;
@@ -91,14 +93,15 @@ std::vector<std::vector<int>> LevelsOfTensors(const IndexedGraph& graph,
 }  // namespace
 
 bool Kind::operator<(const Kind& other) const {
-  return std::tie(dtype, device, reduction, function) <
-         std::tie(other.dtype, other.device, other.reduction, other.function);
+  return std::tie(dtype, device, reduction, function, rows) <
+         std::tie(other.dtype, other.device, other.reduction, other.function, other.rows);
 }
 
 std::string ToString(const Kind& kind) {
   return absl::StrCat(tensorflow::DataTypeString(kind.dtype), ", ",
                       kind.device.empty() ? "any device" : kind.device, ", ", kind.reduction,
-                      kind.function.empty() ? "" : absl::StrCat(", of ", kind.function));
+                      kind.function.empty() ? "" : absl::StrCat(", of ", kind.function),
+                      kind.rows.empty() ? "" : absl::StrCat(", rows of ", kind.rows));
 }
 
 bool IsPendingAllReduce(const NodeDef& node) {
@@ -116,6 +119,11 @@ int64_t PartStart(const NodeDef& node) {
   const auto starts = node.attr().find("part_starts");
   const bool has_one = starts != node.attr().end() && starts->second.list().i_size() == 1;
   return has_one ? starts->second.list().i(0) : kWholeTensor;
+}
+
+bool HasRowsOfRanks(const NodeDef& node) {
+  const auto ends = node.attr().find("E");
+  return ends != node.attr().end() && ends->second.i() > 0;
 }
 
 bool IsWritten(const NodeDef& node) {
@@ -225,10 +233,11 @@ void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
   }
 }
 
-std::vector<int> Depths(const IndexedGraph& graph) {
+std::vector<int> Depths(const IndexedGraph& graph, const DroppedEdge& dropped) {
   std::vector<int> depths(graph.fanins.size(), 0);
   for (const int node : graph.order) {
     for (const Fanin& fanin : graph.fanins[node]) {
+      if (dropped(fanin, node)) continue;
       depths[node] = std::max(depths[node], depths[fanin.node] + 1);
     }
   }
@@ -339,7 +348,7 @@ bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
     }
   }
   // Copies are numbered as they come, by what does not depend on the numbers of nodes.
-  const std::vector<int> depths = Depths(graph);
+  const std::vector<int> depths = Depths(graph, [](const Fanin&, int) { return false; });
   struct Copy {
     bool out_of_step = false;
     int depth = 0;

@@ -28,6 +28,9 @@ bool IsWritten(const tensorflow::NodeDef& node);
 // it reduces the whole tensor.
 int64_t PartStart(const tensorflow::NodeDef& node);
 
+// Returns whether each rank has rows of its own of the tensor that a pending all-reduce reduces.
+bool HasRowsOfRanks(const tensorflow::NodeDef& node);
+
 // True if `graph` has an all-reduce that no plan was applied to.
 bool HasPendingAllReduce(const tensorflow::GraphDef& graph);
 
@@ -36,7 +39,8 @@ struct Kind {
   tensorflow::DataType dtype;
   std::string device;  // where the fused node runs
   std::string reduction;
-  std::string function;  // training function that it belongs to
+  std::string function;   // training function that it belongs to
+  std::string rows = {};  // the tensor, if each rank has rows of its own: it is fused with no other
 
   bool operator<(const Kind& other) const;
 };
@@ -69,15 +73,15 @@ std::vector<PlannedAllReduce> FindPlannedAllReduces(const IndexedGraph& graph,
 void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
                    const std::vector<PlannedAllReduce>& marked, std::vector<Skipped>* skipped);
 
-// For every node, the number of nodes on the longest path that leads to it. The same on all ranks,
-// as numbers of nodes need not be.
-std::vector<int> Depths(const IndexedGraph& graph);
+// Returns true if an edge from a fanin to a node is to be ignored.
+using DroppedEdge = std::function<bool(const Fanin& from, int to)>;
+
+// For every node, the number of nodes on the longest path that leads to it, without the edges that
+// `dropped` names. The same on all ranks, as numbers of nodes need not be.
+std::vector<int> Depths(const IndexedGraph& graph, const DroppedEdge& dropped);
 
 // For every node, whether it lies on a path between two of `all_reduces`, ends included.
 std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>& all_reduces);
-
-// Returns true if an edge from a fanin to a node is to be ignored.
-using DroppedEdge = std::function<bool(const Fanin& from, int to)>;
 
 // The part of the graph that paths between all-reduces run through, without the edges that
 // `dropped` names.

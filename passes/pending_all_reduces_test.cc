@@ -212,5 +212,21 @@ DOCTEST_TEST_CASE("GatheredRowsAreNeitherMarkedNorWritten") {
   DOCTEST_CHECK(IsWritten(*rows));
 }
 
+DOCTEST_TEST_CASE("PlannedRowsAreOfTheirOwnKind") {
+  Graph builder;
+  builder.Reduce("dense", "grad_dense");
+  builder.Add("Const", "ends");
+  for (const std::string name : {"a", "b"}) {
+    tensorflow::NodeDef* const rows = builder.Reduce(name, "local_" + name);
+    tensorflow::AddNodeAttr("E", 1, rows);
+    if (name == "a") rows->add_input("ends");
+  }
+  const Found found = FindIn(builder, {"dense", "a", "b"});
+  DOCTEST_REQUIRE_EQ(found.marked.size(), 2u);  // b has no ends
+  for (const PlannedAllReduce& m : found.marked) {
+    DOCTEST_CHECK_EQ(m.kind.rows, m.tensor == "a" ? "a" : "");
+  }
+}
+
 }  // namespace
 }  // namespace tf_libra

@@ -116,6 +116,7 @@ void CutTensors(const RegisteredPlan& plan, const std::unordered_set<std::string
   std::unordered_map<std::string, Cut> cuts;  // by the name of the all-reduce
   for (const NodeDef& node : graph->node()) {
     if (marked.count(node.name()) == 0 || fed.count(node.name()) > 0) continue;
+    if (HasRowsOfRanks(node)) continue;
     const auto names = node.attr().find("tensor_names");
     if (names == node.attr().end() || names->second.list().s_size() != 1) continue;
     const auto found = starts.find(names->second.list().s(0));

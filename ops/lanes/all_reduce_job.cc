@@ -47,7 +47,7 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
                            bool in_two_levels)
     : buffers(request.tensors), wall(wall) {
   const OperationInfo& operation = *request.operation;
-  if (in_two_levels || !request.parts.empty()) {
+  if (in_two_levels) {
     std::vector<TensorView> outputs = request.tensors;
     for (TensorView& tensor : outputs) tensor.input = tensor.output;
     in_place = Buffers(std::move(outputs));

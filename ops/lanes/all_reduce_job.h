@@ -37,9 +37,10 @@ struct AllReduceJob {
 
   AllReduceRequest request;
   Buffers buffers;
-  Buffers in_place;   // its outputs, on a grid or of a gathering
+  Buffers in_place;   // its outputs, on a grid
   Buffers errors;     // as the request's; empty without error feedback
   OwnerLayout owned;  // its parts by owner, if not all steps run
+  bool gathers = false;  // the parts of a sum
   ExchangeHeader header;
   AllReduceRecord record;  // its times but `enqueued` once it has ended
   WallClock wall;

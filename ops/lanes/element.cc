@@ -297,10 +297,11 @@ const char* ElementName(ElementType type) {
   return "unknown";
 }
 
-void ReduceBlock(ElementType type, Reduction reduction,
-                 const std::vector<const void*>& contributions, size_t count, void* out,
-                 Processor processor) {
-  const int divisor = static_cast<int>(contributions.size());
+namespace {
+
+void ReduceElements(ElementType type, Reduction reduction, int divisor,
+                    const std::vector<const void*>& contributions, size_t count, void* out,
+                    Processor processor) {
   switch (type) {
     case ElementType::kFloat16:
       return Reduce<Float16, Float16>(processor, reduction, divisor, contributions, count, out);
@@ -313,6 +314,19 @@ void ReduceBlock(ElementType type, Reduction reduction,
       return Reduce<Native<double>, Native<double>>(processor, reduction, divisor, contributions,
                                                     count, out);
   }
+}
+
+}  // namespace
+
+void ReduceBlock(ElementType type, Reduction reduction,
+                 const std::vector<const void*>& contributions, size_t count, void* out,
+                 Processor processor) {
+  const int divisor = static_cast<int>(contributions.size());
+  ReduceElements(type, reduction, divisor, contributions, count, out, processor);
+}
+
+void Divide(ElementType type, int divisor, const void* in, size_t count, void* out) {
+  ReduceElements(type, Reduction::kAverage, divisor, {in}, count, out, Processor::kThis);
 }
 
 void SumInFloat32(ElementType type, const std::vector<const void*>& contributions, size_t count,

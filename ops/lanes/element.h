@@ -31,6 +31,9 @@ void ReduceBlock(ElementType type, Reduction reduction,
                  const std::vector<const void*>& contributions, size_t count, void* out,
                  Processor processor = Processor::kThis);
 
+// Writes to `out` the elements of `in` divided by `divisor`, as ReduceBlock divides a sum.
+void Divide(ElementType type, int divisor, const void* in, size_t count, void* out);
+
 // ReduceBlock of float16 or bfloat16 in two levels (grid.h): sums in float32, and their sum,
 // divided by `num_terms` for an average, rounded once.
 void SumInFloat32(ElementType type, const std::vector<const void*>& contributions, size_t count,

@@ -335,6 +335,27 @@ TEST_CASE("ProcessorsGiveTheSameBits") {
   }
 }
 
+// Of every type as of a sum of one term.
+TEST_CASE("DividesAsAverages") {
+  constexpr size_t kCount = 1001;
+  std::mt19937 random(7);
+  for (const int divisor : {1, 2, 3, 5}) {
+    for (const ElementType type : {ElementType::kFloat16, ElementType::kBFloat16}) {
+      const std::vector<char> values = RandomBits(type, kCount, &random);
+      std::vector<float> sums(kCount);
+      std::vector<char> expected(values.size()), found(values.size());
+      SumInFloat32(type, {values.data()}, kCount, sums.data());
+      RoundFromFloat32(type, Reduction::kAverage, divisor, sums.data(), kCount, expected.data());
+      Divide(type, divisor, values.data(), kCount, found.data());
+      CHECK(found == expected);
+    }
+    const double values[] = {1.0, -0.0, 5e-324, 1e308, -7.5};
+    double found[5];
+    Divide(ElementType::kFloat64, divisor, values, 5, found);
+    for (int i = 0; i < 5; ++i) CHECK_EQ(found[i], values[i] / divisor);
+  }
+}
+
 // Every 16-bit value with a sample of others.
 TEST_CASE("ProcessorsGiveTheSameBitsOfAllHalves") {
   std::mt19937 random(5);

@@ -42,7 +42,9 @@ void LaneEngine::SetStep(int64_t step) {
 std::shared_ptr<LaneEngine::Job> LaneEngine::NewJob(AllReduceRequest* request) {
   auto job = std::make_shared<Job>(*request, step_, wall_, grid_.has_rows());
   job->lanes.resize(request->operation->num_threads);
-  if (request->steps != ExchangeSteps::kAll) {
+  if (!request->parts.empty()) {
+    PrepareParts(*request, job.get());
+  } else if (request->steps != ExchangeSteps::kAll) {
     job->owned = LayOutByOwner(request->tensors, ElementSize(request->element_type),
                                job->lanes.size(), world_size_, rank_, request->steps);
   }
@@ -141,25 +143,26 @@ void LaneEngine::LaneMain(Lane* lane) noexcept {
   }
 }
 
-bool LaneEngine::GathersParts(const Job& job) const {
-  const std::vector<ByteRange>& parts = job.request.parts;
-  const bool is_sum = job.request.operation->reduction == Reduction::kSum;
-  if (parts.empty() || !is_sum || grid_.has_rows() || job.lanes.size() > 1) return false;
+void LaneEngine::PrepareParts(const AllReduceRequest& request, Job* job) const {
+  job->header.reduction = static_cast<uint8_t>(Reduction::kSum);
+  const std::vector<ByteRange>& parts = request.parts;
+  const TensorView& tensor = request.tensors.front();
   size_t largest = 0;
   for (const ByteRange& part : parts) largest = std::max(largest, part.size());
+  const bool is_whole = request.operation->WireType(request.element_type) == request.element_type;
   // A rank sends its part to each of the others, or 2 (N - 1) / N of all parts to sum them.
-  return parts.size() * largest <= 2 * job.buffers.num_bytes();
-}
-
-void LaneEngine::KeepOwnPart(Job* job, ExchangeOptions* options) const {
-  job->buffers.ForEachRun(job->request.parts[rank_],
-                          [](const char* input, char* output, size_t size) {
-                            if (input != output) std::memcpy(output, input, size);
-                            return true;
-                          });
-  options->buffers = &job->in_place;
-  options->chunks = &job->request.parts;
-  options->steps = ExchangeSteps::kAllGather;
+  if (is_whole && !grid_.has_rows() && parts.size() * largest <= 2 * tensor.num_bytes) {
+    job->gathers = true;
+    job->owned =
+        LayOutParts(tensor, parts, ElementSize(request.element_type), job->lanes.size());
+    job->record.num_bytes = parts.size() * largest / 2;
+    return;
+  }
+  if (tensor.num_bytes == 0) return;
+  char* const data = static_cast<char*>(tensor.output);
+  const ByteRange own = parts[rank_];
+  std::memset(data, 0, own.begin);
+  std::memset(data + own.end, 0, tensor.num_bytes - own.end);
 }
 
 ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scratch) {
@@ -173,9 +176,9 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   options.buffers = &job->buffers;
   options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes,
                        lane.index - job->record.operation->first_lane);
-  if (job->request.steps != ExchangeSteps::kAll) {
+  if (job->gathers || job->request.steps != ExchangeSteps::kAll) {
     const int index = lane.index - job->record.operation->first_lane;
-    options.steps = job->request.steps;
+    options.steps = job->gathers ? ExchangeSteps::kAllGather : job->request.steps;
     options.buffers = &job->owned.buffers;
     options.slice = job->owned.slices[index];
     options.chunks = &job->owned.chunks[index];
@@ -195,7 +198,6 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   // Nothing of a rank alone travels.
   const bool is_rounded = world_size_ > 1 && job->request.operation->WireType(type) != type;
   if (!is_rounded) options.header.element_type = static_cast<uint8_t>(type);
-  if (!is_rounded && GathersParts(*job)) KeepOwnPart(job, &options);
   ExchangeResult result =
       is_rounded ? RunInWireFormat(options, job->errors, grid_, lane.peers, scratch)
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);

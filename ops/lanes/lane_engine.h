@@ -107,10 +107,8 @@ class LaneEngine : public Engine {
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
   void RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noexcept;
-  // Returns whether a sum to which each rank contributes its own part is to gather the parts.
-  bool GathersParts(const Job& job) const;
-  // Makes it a gathering.
-  void KeepOwnPart(Job* job, ExchangeOptions* options) const;
+  // Has a sum of parts gather them, or add them with zeros around the own one.
+  void PrepareParts(const AllReduceRequest& request, Job* job) const;
   ExchangeResult Exchange(const Lane& lane, Job* job, WireScratch* scratch);
   // Takes the request where all that may fail is done.
   std::shared_ptr<Job> NewJob(AllReduceRequest* request);

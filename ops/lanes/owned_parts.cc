@@ -51,4 +51,26 @@ OwnerLayout LayOutByOwner(const std::vector<TensorView>& tensors, size_t element
   return layout;
 }
 
+OwnerLayout LayOutParts(const TensorView& tensor, const std::vector<ByteRange>& parts,
+                        size_t element_size, size_t num_lanes) {
+  OwnerLayout layout;
+  std::vector<TensorView> views;
+  views.reserve(num_lanes * parts.size());
+  size_t at = 0;
+  for (size_t lane = 0; lane < num_lanes; ++lane) {
+    const size_t slice_begin = at;
+    layout.chunks.emplace_back();
+    for (const ByteRange& part : parts) {
+      const ByteRange share = Part(part, element_size, num_lanes, lane);
+      char* const data = static_cast<char*>(tensor.output) + share.begin;
+      if (share.size() > 0) views.push_back({data, data, share.size()});
+      layout.chunks.back().push_back({at, at + share.size()});
+      at += share.size();
+    }
+    layout.slices.push_back({slice_begin, at});
+  }
+  layout.buffers = Buffers(std::move(views));
+  return layout;
+}
+
 }  // namespace tf_libra

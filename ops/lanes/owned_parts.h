@@ -36,6 +36,10 @@ struct OwnerLayout {
 OwnerLayout LayOutByOwner(const std::vector<TensorView>& tensors, size_t element_size,
                           size_t num_lanes, size_t world_size, size_t rank, ExchangeSteps steps);
 
+// The layout of a gathering of `parts` of one tensor in place, by lane and rank.
+OwnerLayout LayOutParts(const TensorView& tensor, const std::vector<ByteRange>& parts,
+                        size_t element_size, size_t num_lanes);
+
 }  // namespace tf_libra
 
 #endif  // TF_LIBRA_OPS_LANES_OWNED_PARTS_H_

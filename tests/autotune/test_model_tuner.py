@@ -1,6 +1,7 @@
 """Model tuner on a simulated machine."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +18,12 @@ from tests.autotune.machine import (
     linked,
 )
 from tf_libra import strategies
-from tf_libra.autotune import Budget, Phase, TrialResult
+from tf_libra.autotune import Budget, Phase, TensorSpec, TrialResult
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
-from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile, rows_of
 from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 # As tracing might have guessed it: not quite the order of production.
 TRACED_ORDER = [1, 0, 2, 3, 5, 4, 6, 7, 9, 8]
@@ -252,3 +254,60 @@ def test_model_of_empty_tensors_is_planned() -> None:
     machine = Machine(BackwardProfile.from_arrays([0, 0], [0.01, 0.01]))
     tuned, _ = drive(machine)
     assert len(tuned.plan.tensor_names) == 2
+
+
+class RowsMachine(Machine):
+    """Gathers the rows of t4, whose size tracing does not know, in an all-reduce of their own."""
+
+    def specs(self, order: Sequence[int] | None = None) -> list[TensorSpec]:
+        return [
+            TensorSpec("t4", 0, rows_of("float32")) if spec.name == "t4" else spec
+            for spec in super().specs(order)
+        ]
+
+    def run(self, plan: Plan) -> TrialResult:
+        sizes = dict(zip(PROFILE.names, SIZES, strict=True))
+        seen = super().run(
+            replace(plan, num_bytes=tuple(sizes[name] for name in plan.tensor_names))
+        )
+        records = [part for record in seen.records for part in self._parts(record, sizes["t4"])]
+        return replace(
+            seen, records=tuple(replace(each, sequence=i) for i, each in enumerate(records))
+        )
+
+    def _parts(self, record: AllReduceRecord, num_bytes: int) -> list[AllReduceRecord]:
+        others = tuple(name for name in record.tensor_names if name != "t4")
+        if not others or len(others) == len(record.tensor_names):
+            return [record]
+        share = (record.num_bytes - num_bytes) / record.num_bytes
+        end = record.started_ns + round(share * (record.finished_ns - record.started_ns))
+        dense = replace(
+            record,
+            num_bytes=record.num_bytes - num_bytes,
+            tensor_names=others,
+            finished_ns=end,
+        )
+        rows = replace(
+            record,
+            num_bytes=num_bytes,
+            tensor_names=("t4",),
+            started_ns=end,
+            first_byte_ns=end + 10_000,
+        )
+        return [dense, rows]
+
+
+def test_rows_are_planned_by_their_measured_size() -> None:
+    tuned, trials = drive(RowsMachine())
+    sizes = dict(zip(tuned.plan.tensor_names, tuned.plan.num_bytes, strict=True))
+    assert sizes["t4"] == SIZES[4]
+    assert tuned.profile is not None
+    assert tuned.profile.tensors[4].dtype == rows_of("float32")
+    plan = replace(tuned.plan, dtypes=None)
+    best = simulate(PROFILE, make_plan(PROFILE, MODEL, "libra"), MODEL).backward_seconds
+    assert simulate(PROFILE, plan, MODEL).backward_seconds <= 1.05 * best
+    unknown = [trial for trial in trials if 0 in trial.plan.num_bytes]
+    assert {trial.phase for trial in unknown} == {Phase.MEASURE}
+    # A retuning compares plans by one profile.
+    again, _ = drive(RowsMachine(), active_plan=tuned.plan)
+    assert again.plan.num_bytes == tuned.plan.num_bytes

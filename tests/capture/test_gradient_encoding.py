@@ -89,7 +89,7 @@ def test_rows_of_one_process_are_added_by_id(
     )
     def gather(values: Any, indices: Any) -> Any:
         slices = tf.IndexedSlices(values, indices, tf.constant([8, *row_shape]))
-        exchange = gradient_encoding.RowExchange("table", "step", 0, 1)
+        exchange = gradient_encoding.RowExchange("table", "step", 1)
         both = exchange.gather(slices), exchange.average(slices)
         for found in both:
             assert found.values.shape.as_list() == [None, *row_shape]
@@ -114,19 +114,28 @@ def test_parts_end_with_the_last_row(engine: engine_lib.Engine, ends: Any) -> No
     assert "ends" in raised.value.message
 
 
-def test_what_is_gathered_is_no_plans_concern() -> None:
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_plans_include_rows_alone(is_planned: bool) -> None:
     with tf.Graph().as_default() as graph:
         slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 2]), tf.constant([8, 4]))
-        gradient_encoding.RowExchange("table", "step", 1, 3).average(slices)
+        exchange = gradient_encoding.RowExchange("table", "step", 3, is_planned)
+        assert exchange.gather(slices).values.shape.as_list() == [None, 4]
+        exchange.average(slices)
     nodes = [node for node in graph.as_graph_def().node if node.op == "LibraAllReduce"]
     found = [
-        (node.attr["tensor_names"].list.s[0].decode(), node.attr["reduction"].s.decode())
+        (
+            node.attr["tensor_names"].list.s[0].decode(),
+            node.attr["reduction"].s.decode(),
+            node.attr["plan"].s.decode(),
+        )
         for node in nodes
     ]
+    plan = "" if is_planned else UNPLANNED
+    ids = [("table/counts", "sum", UNPLANNED), ("table/indices", "sum", UNPLANNED)]
     assert found == [
-        ("table/counts", "sum"),
-        ("table/indices", "sum"),
-        ("table/rows", "sum"),
-        ("table/values", "average"),
+        *ids,
+        ("table", "average", plan),
+        *ids,
+        ("table/rows", "sum", UNPLANNED),
+        ("table", "average", UNPLANNED),
     ]
-    assert {node.attr["plan"].s.decode() for node in nodes} == {UNPLANNED}

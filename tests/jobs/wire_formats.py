@@ -245,7 +245,7 @@ def sparse_averages(size: int) -> dict[str, Any]:
         for what, ids_of in IDS.items():
             name = f"{dtype}_{what}"
             mine = slices_of(RANK, ids_of(RANK), dtype)
-            exchange = gradient_encoding.RowExchange(name, "", RANK, size)
+            exchange = gradient_encoding.RowExchange(name, "", size)
             found, gathered = exchange.average(mine), exchange.gather(mine)
             terms = [
                 tf.convert_to_tensor(slices_of(rank, ids_of(rank), dtype)) for rank in range(size)

@@ -223,7 +223,6 @@ def joined(graph: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
         copied.CopyFrom(node)
         if node.op == "LibraAllReduceStart":
             copied.op = "LibraAllReduce"
-            copied.attr["E"].i = 0  # the default, which what is started lacks
         del copied.input[:]
         for text in node.input:
             name = node_name(text)

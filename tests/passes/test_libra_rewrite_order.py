@@ -1,6 +1,7 @@
 """The order of all-reduces in rewritten hand-made graphs."""
 
 import pytest
+import tensorflow as tf
 
 from tests.passes.executor import computes_the_same_in_one_order
 from tests.passes.graphs import (
@@ -8,6 +9,7 @@ from tests.passes.graphs import (
     Group,
     assert_acyclic,
     controls,
+    data,
     fuse,
     fuse_apart,
     fused,
@@ -92,6 +94,38 @@ def test_gathered_rows_stay_and_are_no_plan_that_was_written() -> None:
     assert controls(by_name["rows"]) == [name]
     assert controls(by_name["values"]) == ["rows"]
     assert fuse(graph, plan) == graph
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_planned_rows_run_in_their_group_and_what_they_need_comes_first(apart: bool) -> None:
+    # Automatic control dependencies put the exchange of ids behind the first gradient.
+    builder = GraphBuilder()
+    builder.reduce("a", late(builder, "grad_a"))
+    ids = builder.reduce("ids", builder.source("local_ids"), "^a")
+    builder.graph.node[-1].attr["plan"].s = UNPLANNED.encode()
+    builder.node("Cast", "ends", [ids])
+    builder.graph.node[-1].attr["SrcT"].type = tf.float32.as_datatype_enum
+    builder.graph.node[-1].attr["DstT"].type = tf.int32.as_datatype_enum
+    builder.reduce("b", late(builder, "grad_b"), "ends", "^ids")
+    builder.graph.node[-1].attr["E"].i = 1
+    builder.reduce("c", late(builder, "grad_c"), "^b")
+    plan = register([Group("ab"), Group("c", num_threads=2)], wire_dtype="bfloat16")
+
+    graph = (fuse_apart if apart else fuse)(builder.graph, plan)
+
+    assert_acyclic(graph)
+    by_name, prefix = nodes(graph), f"tf_libra/{plan}/group_"
+    rows = by_name[f"{prefix}0_part_1"]
+    assert tensor_names(rows) == ["b"]
+    assert data(rows) == ["grad_b", "ends"]
+    assert rows.attr["E"].i == 1
+    assert rows.attr["group"].i == 0
+    assert not rows.attr["wire_dtype"].s  # rows are never rounded
+    assert by_name[f"{prefix}0"].attr["wire_dtype"].s == b"bfloat16"
+    assert controls(by_name["ids"]) == []
+    assert controls(by_name[f"{prefix}0"]) == ["ids"]
+    assert f"{prefix}0" in controls(rows)
+    assert f"{prefix}0_part_1" in controls(by_name[f"{prefix}1"])
 
 
 def test_an_all_reduce_that_stays_keeps_a_place_in_the_order() -> None:

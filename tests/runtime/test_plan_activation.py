@@ -25,6 +25,7 @@ from tf_libra.runtime.plan_activation import (
 )
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.tuning_session import TuningSession
+from tf_libra.specs.backward_profile import rows_of
 from tf_libra.specs.plan import Plan, TensorGroup
 
 
@@ -249,6 +250,13 @@ def test_tensors_are_cut_between_elements() -> None:
     untold = replace(PLAN, groups=groups, dtypes=None)  # its author does not know the dtypes
     with pytest.raises(ValueError, match=r"groups\[0\].stop_byte.*4.*'w'"):
         check_plan_fits(untold, TENSORS)
+
+
+def test_rows_have_no_fixed_size() -> None:
+    plan = replace(PLAN, dtypes=(rows_of("float64"), *(tensor.dtype for tensor in TENSORS[1:])))
+    check_plan_fits(plan, (TensorSpec("b", 0, rows_of("float64")), *TENSORS[1:]))
+    with pytest.raises(ValueError, match=r"dtypes has 'float64' for 'b'.*float64 rows"):
+        check_plan_fits(PLAN, (TensorSpec("b", 0, rows_of("float64")), *TENSORS[1:]))
 
 
 def test_order_of_the_tensors_is_the_plans_own() -> None:

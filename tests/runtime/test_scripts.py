@@ -245,9 +245,9 @@ def test_embeddings_are_gathered_unless_made_dense(scripts: Job) -> None:
     gathered, dense, alone = (
         scripts.value(f"embedding_{how}") for how in ("gathered", "made_dense", "alone")
     )
-    assert gathered == {"sparse": True, "plan": ["final"]}
+    assert gathered == {"sparse": True, "plan": ["final", "table"]}
     assert dense == {"sparse": False, "plan": ["final", "table"]}
-    assert alone == {"sparse": True, "plan": None}
+    assert alone == {"sparse": True, "plan": ["table"]}
 
 
 def test_overflow_on_one_rank_lowers_the_scale_on_all(scripts: Job) -> None:

@@ -8,7 +8,7 @@ from tf_libra.autotune.candidates import MAX_CANDIDATES, gathered_by_groups, sel
 from tf_libra.autotune.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.autotune.interleaved_trials import race
 from tf_libra.autotune.observations import Observations
-from tf_libra.autotune.sampling_plans import two_stream_plan
+from tf_libra.autotune.sampling_plans import tensor_specs, two_stream_plan
 from tf_libra.autotune.trial_comparison import MIN_ROUNDS
 from tf_libra.autotune.trial_schedule import (
     TIMED_ROUNDS,
@@ -79,7 +79,8 @@ def measure_and_plan(problem: TuningProblem) -> Tuner:
             yield from run_trials(stream_trials(plan), observations, budget)
         # The steady-state speed is known only now; the order of the sampled plans' tensors stays.
         observations = observations.at_steady_speed()
-        profile = observations.profile(tensors, profile.profile.names)
+        sized = tensor_specs(profile.profile)
+        profile = observations.profile(sized, profile.profile.names)
     notes = observations.problem_notes()
     is_complete = is_sampled and not budget.ended_early
     if budget.ended_early or (profile is not None and not is_sampled):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tf_libra.autotune.sampling_plans import TensorSpec
+from tf_libra.autotune.sampling_plans import TensorSpec, plan_with_row_bytes, with_row_bytes
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
 from tf_libra.profiling.gradient_timing import MeasuredProfile, StepProduction, measured_profile
@@ -125,6 +125,7 @@ class Observations:
             tensors: tensors of the step.
             order: tensor names in the order of existing plans; None for the order of production.
         """
+        tensors = with_row_bytes(tensors, self.row_bytes())
         sizes: Mapping[str, int] = {tensor.name: tensor.num_bytes for tensor in tensors}
         dtypes = {tensor.name: tensor.dtype for tensor in tensors}
         steps = [step.production for step in self.after_backward]
@@ -133,6 +134,15 @@ class Observations:
         except ValueError as problem:  # training continues without a profile
             self.problems[str(problem)] = 1
             return None
+
+    def row_bytes(self) -> dict[str, int]:
+        """Returns the median bytes of all-reduces of one tensor after backward, by its name."""
+        by_name: dict[str, list[int]] = {}
+        for step in self.after_backward:
+            for record in step.records:
+                if len(record.tensor_names) == 1:
+                    by_name.setdefault(record.tensor_names[0], []).append(record.num_bytes)
+        return {name: round(float(np.median(sizes))) for name, sizes in by_name.items()}
 
     def bytes_per_second(self, num_workers: int) -> float | None:
         """Returns a worker's send rate in the largest all-reduces after backward; None if unknown.
@@ -202,10 +212,11 @@ class Observations:
 
     def exclusive_steps(self) -> list[StepTimes]:
         """Returns the traced steps of every plan that communicates after backward."""
+        row_bytes = self.row_bytes()
         return step_times(
             [
                 TimedStep(
-                    step.plan,
+                    plan_with_row_bytes(step.plan, row_bytes),
                     (step.called_ns, max(record.finished_ns for record in step.records)),
                     step.records,
                 )

@@ -1,11 +1,11 @@
 """Sampling plans: varied plans of the trials before a model is fitted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile, is_rows
 from tf_libra.specs.plan import Plan, TensorGroup
 
 # Range of the number of groups of random plans. Small all-reduces do not separate startup from
@@ -31,6 +31,25 @@ class TensorSpec:
 def tensor_specs(profile: BackwardProfile) -> list[TensorSpec]:
     """Returns the tensors of a profile, in the order of production."""
     return [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
+
+
+def with_row_bytes(
+    tensors: Sequence[TensorSpec], row_bytes: Mapping[str, int]
+) -> tuple[TensorSpec, ...]:
+    """Returns tensors in which rows without a size have that of `row_bytes`, if it is there."""
+    return tuple(
+        replace(spec, num_bytes=row_bytes.get(spec.name, 0))
+        if is_rows(spec.dtype) and spec.num_bytes == 0
+        else spec
+        for spec in tensors
+    )
+
+
+def plan_with_row_bytes(plan: Plan, row_bytes: Mapping[str, int]) -> Plan:
+    """Returns a plan in which rows without a size have that of `row_bytes`, if it is there."""
+    specs = map(TensorSpec, plan.tensor_names, plan.num_bytes, plan.dtypes or ())
+    sized = with_row_bytes(tuple(specs), row_bytes)
+    return replace(plan, num_bytes=tuple(spec.num_bytes for spec in sized)) if sized else plan
 
 
 def one_group_plan(

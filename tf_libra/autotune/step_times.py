@@ -6,7 +6,7 @@ time until a step's first gradients are ready, which is the same in all steps of
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,7 +151,13 @@ def _stamps(
     step: TimedStep, arrived_ns: Mapping[tuple[int, int], int]
 ) -> NDArray[np.float64] | None:
     """Returns start, end, readiness and sending of groups, [groups, 4]; None without a record."""
-    by_group = {record.group: record for record in step.records}
+    by_group: dict[int, AllReduceRecord] = {}
+    for last in sorted(step.records, key=lambda record: record.sequence):
+        # Tensors of several dtypes, or rows, take several all-reduces.
+        first = by_group.get(last.group, last)
+        by_group[last.group] = replace(
+            first, enqueued_ns=last.enqueued_ns, finished_ns=last.finished_ns
+        )
     free_ns = dict.fromkeys((group.stream for group in step.plan.groups), step.called_ns[0])
     stamps = []
     for index, group in enumerate(step.plan.groups):

@@ -59,6 +59,7 @@ class Backend(Protocol):
         runs_streams: whether all-reduces of several streams run concurrently; else one at a time.
         rounds_tensors: whether it executes plans with a `wire_dtype`.
         shards_updates: whether ranks can own parts of gradients and variables.
+        plans_rows: whether groups of plans may have rows of sparse gradients.
         hops: number of consecutive hops of an all-reduce on one level; None: those of a ring,
             2(N-1).
     """
@@ -71,6 +72,7 @@ class Backend(Protocol):
     runs_streams: ClassVar[bool]
     rounds_tensors: ClassVar[bool]
     shards_updates: ClassVar[bool]
+    plans_rows: ClassVar[bool]
     hops: ClassVar[int | None]
 
     def check_plan(self, plan: Plan) -> None:

@@ -1,8 +1,8 @@
 """Ops that carry tensors between ranks, without gradients, eagerly and in functions.
 
-`tf_libra.collectives` validates the arguments of users. The all-reduces here carry no planned
-gradient, but sparse rows or the ranks' positions in the script. They use the lanes in the common
-order of all all-reduces, so both sides notice immediately if a rank is elsewhere in its script.
+`tf_libra.collectives` validates the arguments of users. The all-reduces here carry no gradient but
+rows of sparse ones, or the ranks' positions in the script. They use the lanes in the common order
+of all all-reduces, so both sides notice immediately if a rank is elsewhere in its script.
 """
 
 from collections.abc import Sequence
@@ -76,17 +76,23 @@ def collective(
 
 
 def all_reduce(
-    tensor: Any, name: str, function: str, reduction: str = "sum", ends: Any = None
+    tensor: Any,
+    name: str,
+    function: str,
+    reduction: str = "sum",
+    ends: Any = None,
+    is_planned: bool = False,
 ) -> Any:
-    """Returns a tensor summed or averaged over all ranks; plans leave it out.
+    """Returns a tensor summed or averaged over all ranks.
 
     Args:
-        tensor: of a floating dtype, of the same shape on every rank.
+        tensor: of a floating dtype, of the same shape on every rank but for `ends`.
         name: the same on every rank.
         function: training function that it belongs to.
         reduction: "sum" or "average".
-        ends: int32 [size], for a sum to which each rank contributes rows of its own, and zeros
-            elsewhere: where those of each rank end. Lanes gather the rows if that sends less.
+        ends: int32 [size], if `tensor` has rows of this rank alone: where those of each rank end
+            among all ranks' rows, which are returned in rank order, divided for an average.
+        is_planned: whether plans include it.
     """
     (reduced,) = native.load().ops.libra_all_reduce(
         tensors=[tensor],
@@ -94,8 +100,8 @@ def all_reduce(
         tensor_names=[name],
         function=function,
         reduction=reduction,
-        plan=UNPLANNED,
-        name="LibraSideChannel",
+        plan="" if is_planned else UNPLANNED,
+        name="LibraAllReduce" if is_planned else "LibraSideChannel",
     )
     return reduced
 

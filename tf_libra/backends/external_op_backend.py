@@ -29,6 +29,7 @@ class ExternalOpBackend:
     runs_streams: ClassVar[bool] = False
     rounds_tensors: ClassVar[bool] = False
     shards_updates: ClassVar[bool] = False
+    plans_rows: ClassVar[bool] = False
     hops: ClassVar[int | None] = None
 
     def check_plan(self, plan: Plan) -> None:

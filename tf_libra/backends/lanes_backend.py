@@ -52,6 +52,7 @@ class Lanes:
     runs_streams: ClassVar[bool] = True
     rounds_tensors: ClassVar[bool] = True
     shards_updates: ClassVar[bool] = True
+    plans_rows: ClassVar[bool] = True
     # A direct reduce-scatter and a direct all-gather (ops/lanes/direct_all_reduce.h).
     hops: ClassVar[int | None] = 2
 

@@ -13,19 +13,20 @@ class RowExchange:
     """Exchange of the rows of one sparse gradient, of which ranks may have different numbers.
 
     Rows travel in the way that sends less, chosen in every step: every rank sends its rows to every
-    other, or an all-reduce adds them.
+    other, or an all-reduce adds them. Numbers of rows and ids are known before backward, and are
+    exchanged first, so that gathered rows wait for nothing but their own production.
 
     Attributes:
         name: of the variable.
         function: the training function.
-        rank: of this process.
         size: number of processes.
+        is_planned: whether plans include the rows that `gather` exchanges.
     """
 
     name: str
     function: str
-    rank: int
     size: int
+    is_planned: bool = False
 
     def gather(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         """Returns all ranks' rows in rank order, divided by the number of ranks.
@@ -34,7 +35,11 @@ class RowExchange:
         some optimizers treat two rows of an id differently from their sum.
         """
         counts, ids = self._gather_ids(slices.indices)
-        rows = self._gather(self._divide(slices.values), counts, "values")
+        with tf.control_dependencies([ids]):  # small, and there early: not behind the rows
+            ends = tf.cumsum(counts)
+        rows = collective_ops.all_reduce(
+            slices.values, self.name, self.function, "average", ends, self.is_planned
+        )
         return self._slices(rows, ids, slices)
 
     def average(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -62,9 +67,7 @@ class RowExchange:
             own[:num_added],
             tf.concat([[is_added * num_rows], tf.shape(own)[1:]], 0),
         )
-        added = collective_ops.all_reduce(
-            terms, f"{self.name}/values", self.function, reduction="average"
-        )
+        added = collective_ops.all_reduce(terms, self.name, self.function, reduction="average")
         return self._slices(tf.concat([self._divide(sums, own.dtype), added], 0), ids, slices)
 
     def _gather_ids(self, own: Any) -> tuple[Any, Any]:
@@ -78,10 +81,9 @@ class RowExchange:
 
     def _gather(self, own: Any, counts: Any, what: str) -> Any:
         """Returns the entries of all ranks in rank order, of which each has `counts`."""
-        ends = tf.cumsum(counts)
-        before = ends[self.rank] - counts[self.rank]
-        padded = _pad(own, before, ends[-1])
-        return collective_ops.all_reduce(padded, f"{self.name}/{what}", self.function, ends=ends)
+        return collective_ops.all_reduce(
+            own, f"{self.name}/{what}", self.function, ends=tf.cumsum(counts)
+        )
 
     def _divide(self, rows: Any, dtype: Any = None) -> Any:
         """Returns rows divided by the number of ranks, rounded as the engine does."""
@@ -98,13 +100,6 @@ def _add_duplicates(slices: tf.IndexedSlices) -> tuple[Any, Any]:
     found = tf.unique(slices.indices)
     sums = tf.math.unsorted_segment_sum(slices.values, found.idx, tf.shape(found.y)[0])
     return found.y, sums
-
-
-def _pad(tensor: Any, before: Any, total: Any) -> Any:
-    """Returns `total` entries, zeros but for those of the tensor, which begin at `before`."""
-    behind = total - before - tf.shape(tensor)[0]
-    others = tf.zeros([tf.rank(tensor) - 1, 2], tf.int32)
-    return tf.pad(tensor, tf.concat([[[before, behind]], others], 0))
 
 
 def _summed_in(dtype: tf.DType) -> tf.DType:

@@ -226,10 +226,10 @@ def _reduce(
     if chosen:
         _reject_xla(step_name)
     present = [i for i, gradient in enumerate(raw) if gradient is not None]
-    # Plans leave out gathered gradients, so these come last and delay no planned one.
+    # Gathered gradients that plans leave out come last and delay no planned one.
     order = sorted(
         backward_order([raw[i] for i in present], present),
-        key=lambda i: registry.is_gathered(raw[i]),
+        key=lambda i: registry.is_behind_groups(raw[i]),
     )
     averages = registry.average(
         [names[i] for i in order], registry.weighted([raw[i] for i in order])

@@ -30,8 +30,9 @@ class ReducedGradient:
         shape: static shape; None for an unknown dimension.
         dtype: name of the dtype.
         num_bytes: size; 0 if the shape is unknown.
-        is_gathered: whether the gradient is sparse and its rows are gathered; plans leave it out.
+        is_gathered: whether the gradient is sparse and its rows are gathered.
         in_dataset: whether a function of tf.data computes it, which no plan reaches.
+        in_groups: whether groups of plans may include it.
     """
 
     name: str
@@ -40,16 +41,12 @@ class ReducedGradient:
     num_bytes: int
     is_gathered: bool = False
     in_dataset: bool = False
+    in_groups: bool = True
 
     @property
     def is_planned(self) -> bool:
         """True if plans include the gradient."""
-        return not (self.is_gathered or self.in_dataset)
-
-    @property
-    def executed_as(self) -> str:
-        """Name of the gradient's tensor in a graph."""
-        return f"{self.name}/values" if self.is_gathered else self.name
+        return self.in_groups and not self.in_dataset
 
 
 def _single_process() -> tuple[int, int]:
@@ -64,6 +61,8 @@ class ReductionPolicy:
         function: identity of the training function, unique in this process.
         sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered; "rows" adds
             rows of the same id, over all ranks.
+        plans_rows: whether plans include gathered rows. Those that are added never are: which of
+            them travel is known only when all ids are.
         error_feedback: whether what rounding loses is added to the next gradients.
         inner_gradients: treatment of gradients that an outer tape differentiates again: "average",
             "local" or "reject".
@@ -78,6 +77,7 @@ class ReductionPolicy:
 
     function: str = ""
     sparse_as_dense: bool | str = False
+    plans_rows: bool = False
     error_feedback: bool = False
     inner_gradients: str = "reject"
     place: Callable[[], tuple[int, int]] = _single_process
@@ -296,6 +296,11 @@ class GradientRegistry:
             for gradient in gradients
         ]
 
+    def is_behind_groups(self, gradient: Any) -> bool:
+        """Returns whether a gradient travels as rows that no plan includes."""
+        is_planned = self._policy.plans_rows and self._policy.sparse_as_dense != "rows"
+        return self.is_gathered(gradient) and not is_planned
+
     def is_gathered(self, gradient: Any) -> bool:
         """Returns whether a gradient travels as rows."""
         is_dense = self._policy.sparse_as_dense is True
@@ -319,9 +324,13 @@ class GradientRegistry:
             return self._all_reduce(name, tf.convert_to_tensor(gradient), "average")
         row = tuple(gradient.values.shape[1:].as_list())
         dtype = gradient.dtype.name
-        self.reduced.append(ReducedGradient(name, (None, *row), dtype, 0, is_gathered=True))
-        exchange = gradient_encoding.RowExchange(name, self._policy.function, *self.place())
         adds = self._policy.sparse_as_dense == "rows"
+        planned = not self.is_behind_groups(gradient)
+        self.reduced.append(
+            ReducedGradient(name, (None, *row), dtype, 0, is_gathered=True, in_groups=planned)
+        )
+        _, size = self.place()
+        exchange = gradient_encoding.RowExchange(name, self._policy.function, size, planned)
         return exchange.average(gradient) if adds else exchange.gather(gradient)
 
     def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:

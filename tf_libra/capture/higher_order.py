@@ -72,7 +72,7 @@ class _HiddenAllReduces:
         """Returns the variable of an ambiguous gradient that a function of the op all-reduces."""
         functions = traced_graph.called_functions(op.node_def, self._trace.functions)
         bases = (
-            name.partition("/values")[0].partition("#")[0]
+            name.partition("#")[0]
             for node in self._trace.nodes_within(functions)
             for name in node.tensor_names
         )

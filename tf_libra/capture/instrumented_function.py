@@ -271,9 +271,9 @@ class InstrumentedFunction:
         present = {name for node in trace.all_nodes() for name in node.tensor_names}
         in_datasets = dataset_loops.gradients_in_datasets(trace)
         reduced = tuple(
-            replace(gradient, in_dataset=gradient.executed_as in in_datasets)
+            replace(gradient, in_dataset=gradient.name in in_datasets)
             for gradient in {reduced.name: reduced for reduced in registry.reduced}.values()
-            if gradient.executed_as in present
+            if gradient.name in present
         )
         names = {gradient.name for gradient in reduced}
         local = [call for call in registry.calls if call.has_gradient_of(only_elsewhere)]

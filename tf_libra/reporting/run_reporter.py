@@ -139,12 +139,13 @@ class RunReporter:
                 " rank-local variables in local_variables."
             )
 
-    def on_sparse_gradients(self, names: Sequence[str]) -> None:
-        """Logs the gradients that travel as rows."""
+    def on_sparse_gradients(self, names: Sequence[str], is_planned: bool) -> None:
+        """Logs the gradients that travel as rows, and whether plans include them."""
         if names:
+            place = "in the plan's groups" if is_planned else "after the planned all-reduces"
             self._remark(
-                f"sparse gradients: {len(names)} ({formatting.listed(names)}) travel as rows, after"
-                " the planned all-reduces",
+                f"sparse gradients: {len(names)} ({formatting.listed(names)}) travel as rows,"
+                f" {place}",
                 logging.INFO,
             )
 

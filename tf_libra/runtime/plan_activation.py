@@ -10,7 +10,7 @@ from tf_libra.coordination.control_plane import Control, EngineError
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.step_profiler import StepProfiler
-from tf_libra.specs.backward_profile import item_bytes
+from tf_libra.specs.backward_profile import is_rows, item_bytes
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, records_of_step
 
@@ -241,7 +241,7 @@ def check_plan_fits(plan: Plan, tensors: Sequence[TensorSpec]) -> None:
                 f"plan: tensor_names has {name!r}, of which this step computes no gradient; the"
                 " plan is of another model"
             )
-        if sizes[name] != num_bytes:
+        if sizes[name] != num_bytes and not is_rows(dtypes[name]):
             raise ValueError(
                 f"plan: num_bytes of {name!r} is {num_bytes}, but its gradient has {sizes[name]}"
             )

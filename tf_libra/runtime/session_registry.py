@@ -13,6 +13,7 @@ from tf_libra.runtime.plan_activation import check_plan_fits
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.step_tracer import StepCall, check_trains
 from tf_libra.runtime.tuning_session import TuningSession
+from tf_libra.specs.backward_profile import rows_of
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.step_variables import StepVariables
 
@@ -61,7 +62,9 @@ class SessionRegistry:
     def gathers_rows(self) -> bool:
         """Returns whether a gradient is sparse, so that rows are gathered."""
         return any(
-            not gradient.is_planned for gradients in self._sessions for gradient in gradients
+            gradient.is_gathered or gradient.in_dataset
+            for gradients in self._sessions
+            for gradient in gradients
         )
 
     def is_known(self, call: StepCall) -> bool:
@@ -112,9 +115,12 @@ class SessionRegistry:
         assert job is not None
         check_trains(call, self._name, job)
         marked, left = call.trace.marked, call.trace.left
-        # What is gathered has another size on every rank and in every step.
         tensors = tuple(
-            TensorSpec(gradient.name, gradient.num_bytes, gradient.dtype)
+            TensorSpec(
+                gradient.name,
+                gradient.num_bytes,
+                rows_of(gradient.dtype) if gradient.is_gathered else gradient.dtype,
+            )
             for gradient in marked
             if gradient.is_planned
         )
@@ -122,7 +128,10 @@ class SessionRegistry:
         reporter = self.reporter if is_first else self._reporter_of_new_trace(control)
         if left:
             reporter.on_unplanned_gradients(job.name, left, has_planned=bool(marked))
-        reporter.on_sparse_gradients([gradient.name for gradient in marked if gradient.is_gathered])
+        reporter.on_sparse_gradients(
+            [gradient.name for gradient in marked if gradient.is_gathered],
+            is_planned=any(gradient.is_gathered and gradient.in_groups for gradient in marked),
+        )
         given = self._user_plan(tensors, reporter, is_first) if marked else None
         if is_first:
             for pattern in self._variables.unmatched(call.touched()):

@@ -209,6 +209,7 @@ class StepTracer:
         return ReductionPolicy(
             function=self._identity,
             sparse_as_dense=self._options.sparse_as_dense,
+            plans_rows=self._options.backend.plans_rows,
             error_feedback=self._options.error_feedback,
             inner_gradients=self._options.inner_gradients,
             place=self._place,

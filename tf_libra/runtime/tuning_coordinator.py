@@ -21,6 +21,7 @@ from tf_libra.autotune import (
     postpone_trials,
     uses_warm_start,
 )
+from tf_libra.autotune.sampling_plans import with_row_bytes
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination.control_plane import Control
 from tf_libra.profiling.profiler_session import find_profiler_conflict
@@ -92,9 +93,15 @@ class TuningCoordinator:
         check_plan_fits(plan, self._tensors)
 
     def _new_tuner(self, budget: Budget, **more: Any) -> PostponingTuner:
+        active_plan: Plan | None = more.get("active_plan")
+        tensors = self._tensors
+        if active_plan is not None:  # plans are compared by one profile
+            planned = zip(active_plan.tensor_names, active_plan.num_bytes, strict=True)
+            tensors = with_row_bytes(tensors, dict(planned))
+
         def make(pause: Postponement) -> Tuner:
             return self._make_tuner(
-                self._tensors,
+                tensors,
                 self._backend.applicable(self._options.strategy),
                 self._control.world_size,
                 budget,

@@ -22,7 +22,8 @@ class GradientTensor(Value):
       num_bytes: size c, at least 0.
       compute_seconds: contention-free seconds b of backward computation between the production of
         the previous tensor and this one (for the first: from the start of backward), at least 0.
-      dtype: name of the TensorFlow dtype, such as "float32"; None if unknown.
+      dtype: name of the TensorFlow dtype, such as "float32"; None if unknown. Of rows of a sparse
+        gradient: see `rows_of`.
       update_seconds: contention-free seconds of the optimizer's update after the all-reduce, at
         least 0; 0 if unknown.
       forward_seconds: contention-free seconds of forward computation between the first use of this
@@ -209,6 +210,9 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+# Behind the dtype of rows.
+_ROWS = " rows"
+
 _ITEM_BYTES: Mapping[str, int] = {
     "bool": 1,
     "int8": 1,
@@ -238,3 +242,17 @@ _ITEM_BYTES: Mapping[str, int] = {
 def item_bytes(dtype: str | None) -> int | None:
     """Returns the bytes of one element; None for an unknown dtype."""
     return None if dtype is None else _ITEM_BYTES.get(dtype)
+
+
+def rows_of(dtype: str) -> str:
+    """Returns what stands for the dtype of rows of a sparse gradient, such as "float32 rows".
+
+    Ranks gather them, whole and never rounded. Their size is not fixed: `num_bytes` are those of an
+    all-reduce that sends as much as ranks have sent while they were measured, 0 before.
+    """
+    return f"{dtype}{_ROWS}"
+
+
+def is_rows(dtype: str | None) -> bool:
+    """Returns whether a dtype is one of `rows_of`."""
+    return dtype is not None and dtype.endswith(_ROWS)

@@ -21,7 +21,8 @@ class AllReduceRecord:
         plan: id of the active plan; empty without a plan.
         group: index of the tensor group; -1 without a plan.
         num_threads: lanes used.
-        num_bytes: size of the group.
+        num_bytes: size of the group; of rows that ranks gather, that of an all-reduce that sends
+            as much.
         omitted_bytes: zeros that this rank has left out of what it sent, over all of its hops.
         enqueued_ns: submission of the op to the engine.
         started_ns: start of the first lane.

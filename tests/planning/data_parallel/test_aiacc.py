@@ -7,6 +7,7 @@ import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning.data_parallel.aiacc import MAX_UNITS, CommConfig, pack, sizes_to_try
+from tf_libra.specs.backward_profile import rows_of
 from tf_libra.specs.plan import Plan
 
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
@@ -85,6 +86,14 @@ def test_units_of_one_byte_are_an_executable_plan(unit_bytes: int) -> None:
     plan = tf_libra.make_plan(profile, COST, strategies.Aiacc(unit_bytes=unit_bytes))
     assert len(plan.groups) == MAX_UNITS
     assert any(f"units of {unit_bytes} bytes would be more than" in note for note in plan.notes)
+
+
+def test_rows_are_never_cut() -> None:
+    dtypes = ["float32", rows_of("float32"), "float32"]
+    profile = tf_libra.BackwardProfile.from_arrays([100, 4000, 100], [1e-3] * 3, dtypes=dtypes)
+    groups = plan_of(profile, CommConfig(64, 1, 1)).groups
+    assert len(groups) == 5
+    assert [group.stop for group in groups if group.stop_byte] == [1, 3]
 
 
 def test_unit_above_all_bytes_is_one_all_reduce() -> None:

@@ -15,7 +15,7 @@ from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import DEFAULT_CONTENTION
 from tf_libra.planning.strategy import ChosenThreads, Draft, StreamCounts, ThreadCounts, register
 from tf_libra.simulation import simulate
-from tf_libra.specs.backward_profile import BackwardProfile, item_bytes
+from tf_libra.specs.backward_profile import BackwardProfile, is_rows, item_bytes
 from tf_libra.specs.plan import Plan, TensorGroup
 
 # More all-reduces than this in a step are no plan: every one costs a node in the graph, startup,
@@ -95,7 +95,7 @@ def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int
         piece = max(unit_bytes // item, 1) * item
         done = 0
         # An empty unit has packed tensors of 0 bytes at most.
-        while num_bytes - done > max(piece, unit_bytes):
+        while num_bytes - done > max(piece, unit_bytes) and not is_rows(tensor.dtype):
             yield start, start_byte, index + 1, done + piece, piece
             done += piece
             start, start_byte = index, done

@@ -1,0 +1,45 @@
+#include "ops/row_parts.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "ops/kernels.h"
+#include "ops/lanes/element.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_libra {
+
+absl::Status FindRowParts(const tensorflow::Tensor& own, const tensorflow::Tensor& ends,
+                          int world_size, int rank, RowParts* rows) {
+  bool is_valid = own.dims() > 0 && ends.dims() == 1 && ends.NumElements() == world_size;
+  if (is_valid) {
+    size_t row_bytes = tensorflow::DataTypeSize(own.dtype());
+    for (int i = 1; i < own.dims(); ++i) row_bytes *= own.dim_size(i);
+    int64_t end = 0;
+    for (int i = 0; is_valid && i < world_size; ++i) {
+      const int64_t begin = end;
+      end = ends.vec<int32_t>()(i);
+      is_valid = begin <= end && (i != rank || end - begin == own.dim_size(0));
+      rows->parts.push_back({begin * row_bytes, end * row_bytes});
+    }
+    rows->shape = own.shape();
+    if (is_valid) return rows->shape.SetDimWithStatus(0, end);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ends must ascend, one for each of ", world_size, " ranks, with as many rows of rank ", rank,
+      " as in shape ", own.shape().DebugString(), ", got ", ends.SummarizeValue(16)));
+}
+
+void PlaceOwnRows(const tensorflow::Tensor& own, ByteRange part, int divisor,
+                  tensorflow::Tensor* all) {
+  if (part.size() == 0) return;
+  char* const to = static_cast<char*>(all->data()) + part.begin;
+  if (divisor == 1) {
+    std::memcpy(to, own.data(), part.size());
+  } else {
+    Divide(ElementTypeOf(own.dtype()), divisor, own.data(), own.NumElements(), to);
+  }
+}
+
+}  // namespace tf_libra
