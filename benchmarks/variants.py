@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 from tf_libra.config import validators
-from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
+from tf_libra.runtime.strategy_kinds import KINDS, resolve_strategy
 
 # Names of all strategies of tf_libra, those of data parallelism first.
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
@@ -28,7 +28,12 @@ def is_ours(text: str) -> bool:
 
 def has_stages(text: str) -> bool:
     """Returns whether it names a strategy of pipelines or bursts."""
-    return is_ours(text) and is_staged(text.partition(":")[0])
+    return is_ours(text) and _is_staged(text.partition(":")[0])
+
+
+def _is_staged(name: str) -> bool:
+    kind, strategy = resolve_strategy(name)
+    return kind.is_staged or bool(getattr(strategy, "families", ()))
 
 
 def options_of(text: str) -> dict[str, Any]:
@@ -62,15 +67,15 @@ def strategy_of(text: str) -> Any:
     arguments = {}
     for variant in given:
         key, _, value = variant.partition("=")
-        if key == _WIRE and not is_staged(name):
+        if key == _WIRE and not _is_staged(name):
             validators.check_wire_dtype(_WIRE, value)
             continue
-        if key in _FLAGS and not is_staged(name):
+        if key in _FLAGS and not _is_staged(name):
             allowed = tuple(_FLAG_VALUES) if key == "shard_updates" else ("0", "1")
             if value not in allowed:
                 raise ValueError(f"{text}: {key} must be {' or '.join(allowed)}, got {value!r}")
             continue
-        if key == _ZEROS and not is_staged(name):
+        if key == _ZEROS and not _is_staged(name):
             if value not in ("omit", "send"):
                 raise ValueError(f"{text}: {key} must be omit or send, got {value!r}")
             continue
