@@ -80,7 +80,7 @@ def test_empty_environment_gets_every_variable() -> None:
         "NCCL_MIN_NCHANNELS": "32",
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
     }
-    assert settings.kept == settings.notes == ()
+    assert settings.user_variables == settings.notes == ()
     for name, value in settings.variables:
         assert f"{name}={value}" in settings.describe()
 
@@ -90,7 +90,7 @@ def test_preparing_twice_changes_nothing() -> None:
     twice = settings_of(dict(once.variables), multiprocessors=132)
     assert (twice.threads, twice.threads_per_channel) == (once.threads, once.threads_per_channel)
     assert twice.variables == twice.notes == ()
-    assert twice.kept == once.variables
+    assert twice.user_variables == once.variables
     assert twice.describe() == once.describe().replace("set", "kept", 1)
 
 
@@ -116,7 +116,9 @@ def test_values_of_the_user_stay() -> None:
     assert settings.threads == (512, 1024, 2048)
     assert settings.threads_per_channel == 512
     assert dict(settings.variables) == {"NCCL_TUNER_PLUGIN": str(PLUGIN)}
-    assert dict(settings.kept) == {k: v for k, v in environ.items() if k != "HOROVOD_AUTOTUNE"}
+    assert dict(settings.user_variables) == {
+        k: v for k, v in environ.items() if k != "HOROVOD_AUTOTUNE"
+    }
     notes = "\n".join(settings.notes)
     assert "threads 128, 256, 4096 are omitted" in notes
     assert "NCCL_MIN_NCHANNELS is 2: NCCL may create fewer than the 4 channels" in notes
@@ -199,7 +201,7 @@ def test_statement_names_the_threads_per_channel() -> None:
 
 def test_next_tuner_is_named_with_the_settings() -> None:
     next_tuner = ("TF_LIBRA_NCCL_NEXT_TUNER", "/other.so")
-    assert next_tuner in settings_of(dict([next_tuner])).kept
+    assert next_tuner in settings_of(dict([next_tuner])).user_variables
 
 
 # Without a number of threads

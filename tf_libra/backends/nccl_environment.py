@@ -45,7 +45,7 @@ class NcclSettings:
         threads: the available set R, ascending; empty if there is a problem.
         threads_per_channel: NCCL_NTHREADS.
         variables: names and values that were set.
-        kept: names and values that the user has set.
+        user_variables: names and values that the user has set.
         notes: omitted thread counts and other warnings.
         problem: why threads cannot be controlled; None if they can.
     """
@@ -53,7 +53,7 @@ class NcclSettings:
     threads: tuple[int, ...]
     threads_per_channel: int
     variables: tuple[tuple[str, str], ...] = ()
-    kept: tuple[tuple[str, str], ...] = ()
+    user_variables: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     problem: str | None = None
 
@@ -63,7 +63,7 @@ class NcclSettings:
             return f"NCCL chooses its threads itself: {self.problem}"
         settings = [
             " ".join([what, *(f"{name}={value}" for name, value in pairs)])
-            for what, pairs in (("set", self.variables), ("kept", self.kept))
+            for what, pairs in (("set", self.variables), ("kept", self.user_variables))
             if pairs
         ]
         return "\n".join([f"for NCCL: {'; '.join(settings)}", *self.notes])
@@ -153,7 +153,7 @@ def environment(
         threads=allowed,
         threads_per_channel=per_channel,
         variables=tuple((n, value) for n, value in values.items() if n not in environ),
-        kept=tuple(
+        user_variables=tuple(
             (n, environ[n]) for n in (*values, *_MAX_CHANNEL_VARIABLES, _NEXT_TUNER) if n in environ
         ),
         notes=(*notes, *_warnings(environ, most)),
