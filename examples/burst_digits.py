@@ -25,7 +25,9 @@ import tf_libra  # noqa: E402
 
 # Those of digits.py, too: --epochs, --batch and --logdir.
 _AMPLIFICATION = flags.DEFINE_float("amplification", 1.5, "Of every layer, at most.", 1)
-_SLOWDOWN = flags.DEFINE_float("slowdown", 0.05, "Of steps by the job beside them, at most.")
+_SLOWDOWN = flags.DEFINE_float(
+    "slowdown", 0.05, "Largest mean slowdown of steps by the job, as a share."
+)
 
 
 def main(_) -> None:

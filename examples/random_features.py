@@ -26,4 +26,4 @@ def try_some() -> None:
     correct = (features[_TRAINED:] @ found).argmax(axis=1) == _LABELS[_TRAINED:]
     if correct.mean() > _best:
         _best = float(correct.mean())
-        print(f"beside rank {_RANK}: {_best:.2%} with {count} features", flush=True)
+        print(f"next to rank {_RANK}: {_best:.2%} with {count} features", flush=True)
