@@ -31,7 +31,7 @@ from tf_libra.autotune import (
 )
 from tf_libra.autotune.calibration import Calibration
 from tf_libra.autotune.concurrent_all_reduces import max_lanes, with_contention
-from tf_libra.autotune.model_selection import steady_state_samples
+from tf_libra.autotune.cross_validation import steady_state_samples
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
 from tf_libra.cost_model import prediction_errors
 from tf_libra.simulation import simulate

@@ -76,6 +76,7 @@ void AllReduceJob::HeardAll(int64_t nanos) { KeepEarliest(&first_byte_nanos_, na
 
 void AllReduceJob::Ended() {
   record.num_omitted_bytes = num_omitted_;
+  record.cpu_nanos = cpu_nanos_;
   record.finished_nanos = wall.Nanos();
   record.started_nanos = wall.At(started_nanos_);
   record.first_byte_nanos = wall.At(first_byte_nanos_);

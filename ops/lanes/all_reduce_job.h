@@ -32,6 +32,7 @@ struct AllReduceJob {
   void HeardAll(int64_t nanos);
   // Of a lane's part, from any lane.
   void Omitted(uint64_t num_bytes) { num_omitted_ += num_bytes; }
+  void UsedCores(int64_t nanos) { cpu_nanos_ += nanos; }
   // Its record is whole.
   void Ended();
 
@@ -52,6 +53,7 @@ struct AllReduceJob {
   std::atomic<int64_t> started_nanos_{0};  // SteadyNanos, as the next
   std::atomic<int64_t> first_byte_nanos_{0};
   std::atomic<uint64_t> num_omitted_{0};
+  std::atomic<int64_t> cpu_nanos_{0};
 };
 
 }  // namespace tf_libra

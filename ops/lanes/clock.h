@@ -3,6 +3,8 @@
 #ifndef TF_LIBRA_OPS_LANES_CLOCK_H_
 #define TF_LIBRA_OPS_LANES_CLOCK_H_
 
+#include <time.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -48,6 +50,13 @@ inline std::string WaitedTooLong(double seconds, const std::string& whom) {
 inline int64_t SteadyNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
       .count();
+}
+
+// Core time of the calling thread.
+inline int64_t ThreadCpuNanos() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
 }
 
 // Nanoseconds since the epoch, the clock of TensorFlow's profiler. The wall clock is read once, on

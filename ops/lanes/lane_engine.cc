@@ -167,6 +167,7 @@ void LaneEngine::PrepareParts(const AllReduceRequest& request, Job* job) const {
 
 ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scratch) {
   const int64_t started_nanos = SteadyNanos();
+  const int64_t started_cpu_nanos = ThreadCpuNanos();
   job->Began(started_nanos);
   const size_t element_size = ElementSize(job->request.element_type);
   const size_t num_lanes = job->lanes.size();
@@ -203,6 +204,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);
   job->HeardAll(result.first_byte_nanos);
   job->Omitted(result.num_omitted);
+  job->UsedCores(ThreadCpuNanos() - started_cpu_nanos);
   if (result.status.ok() && options_.on_lane_done) {
     options_.on_lane_done({&job->record, lane.index, options.slice.size(),
                            job->wall.At(started_nanos), job->wall.At(result.first_byte_nanos),

@@ -97,17 +97,19 @@ std::string TelemetryJson(const std::vector<AllReduceRecord>& records, uint64_t 
   std::map<std::string, const OperationInfo*> operations;
   std::string rows;
   for (const AllReduceRecord& record : records) {
-    char row[384];
+    char row[448];
     std::snprintf(
         row, sizeof(row),
         "%s{\"operation\":\"%016llx\",\"step\":%lld,\"sequence\":%llu,"
-        "\"num_bytes\":%llu,\"omitted_bytes\":%llu,\"enqueued_ns\":%lld,\"started_ns\":%lld,"
+        "\"num_bytes\":%llu,\"omitted_bytes\":%llu,\"cpu_ns\":%lld,\"enqueued_ns\":%lld,\"started_"
+        "ns\":%lld,"
         "\"first_byte_ns\":%lld,\"finished_ns\":%lld}",
         rows.empty() ? "" : ",", static_cast<unsigned long long>(record.operation->digest),
         static_cast<long long>(record.step), static_cast<unsigned long long>(record.sequence),
         static_cast<unsigned long long>(record.num_bytes),
         static_cast<unsigned long long>(record.num_omitted_bytes),
-        static_cast<long long>(record.enqueued_nanos), static_cast<long long>(record.started_nanos),
+        static_cast<long long>(record.cpu_nanos), static_cast<long long>(record.enqueued_nanos),
+        static_cast<long long>(record.started_nanos),
         static_cast<long long>(record.first_byte_nanos),
         static_cast<long long>(record.finished_nanos));
     rows += row;

@@ -55,6 +55,7 @@ struct AllReduceRecord {
   // Of all that this rank sends in an all-reduce of so many bytes: how many it has left out, since
   // they are zeros (zero_blocks.h).
   uint64_t num_omitted_bytes = 0;
+  int64_t cpu_nanos = 0;  // core time of its lanes
   int64_t enqueued_nanos = 0;
   int64_t started_nanos = 0;     // the first lane began
   int64_t first_byte_nanos = 0;  // every peer had sent a first byte: the wait is over

@@ -33,7 +33,7 @@ _COMPUTED_ONCE = {
     (module, name): _once(getattr(module, name))
     for module, name in (
         (fit_and_plan, "fit_model"),
-        (fit_and_plan, "evaluate_forms"),
+        (fit_and_plan, "cross_validate"),
         *((module, "make_plan") for module in (fit_and_plan, candidates, portfolio_tuner)),
         (interleaved_trials, "estimate_paired_timings"),
     )

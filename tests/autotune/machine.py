@@ -8,7 +8,7 @@ import numpy as np
 
 from tf_libra import strategies
 from tf_libra.autotune import Budget, TensorSpec, Trial, TrialResult, TuningResult, tune
-from tf_libra.cost_model import ContentionModel, CostModel
+from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.simulation import GroupSpan, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -24,6 +24,8 @@ MODEL = ContentionModel(
     exclusive=(1.9e9, 2.2e9, 0.7),
     exponent=0.6,
 )
+# Of lanes that share their cores with computation.
+SHARED = ProcessorModel(NUM_WORKERS, 2e-4, 1.2e-9, 2e-9)
 SIZES = [40_000, 4_000, 8_000_000, 8_000, 4_000_000, 2_000, 2_400_000, 1_000, 1_200_000, 600_000]
 PROFILE = BackwardProfile.from_arrays(
     SIZES, np.linspace(1e-3, 6e-3, len(SIZES)), [f"t{i}" for i in range(len(SIZES))]
@@ -109,6 +111,7 @@ class Machine:
                     * 1e9
                 ),
                 tensor_names=plan.tensor_names[group.start : group.stop],
+                cpu_ns=core_ns(self.model, sum(plan.num_bytes[group.start : group.stop])),
             )
             for index, (group, span) in enumerate(zip(plan.groups, spans, strict=True))
         )
@@ -226,16 +229,26 @@ def at_pace(seen: TrialResult, pace: float) -> TrialResult:
     return replace(
         seen,
         production=production,
-        records=moved_records(seen.records, moved),
+        records=tuple(
+            replace(record, cpu_ns=round(record.cpu_ns * pace))
+            for record in moved_records(seen.records, moved)
+        ),
         called_ns=(seen.called_ns[0], moved(seen.called_ns[1])),
     )
+
+
+def core_ns(model: CostModel, num_bytes: int) -> int:
+    """Returns the core time of one core's lanes for an all-reduce; 0 without a CPU-share model."""
+    if not isinstance(model, ProcessorModel):
+        return 0
+    return round(model.work_per_byte * float(model.transmitted_bytes(num_bytes)) * 1e9)
 
 
 def slower(model: CostModel, waiting: float) -> CostModel:
     """Returns the model with additional waiting."""
     if not waiting:
         return model
-    assert isinstance(model, ContentionModel)
+    assert isinstance(model, ContentionModel | ProcessorModel)
     return replace(model, waiting=model.waiting + waiting)
 
 
@@ -248,6 +261,8 @@ def drive(
     **options: Any,
 ) -> tuple[TuningResult, list[Trial]]:
     """Runs a tuner to its end, as a session does."""
+    if isinstance(machine.model, ContentionModel):  # no lanes that take core time
+        options = {"leaves_records": False} | options
     tuning = tune(
         machine.specs(order),
         strategies.resolve(strategy),

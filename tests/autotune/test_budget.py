@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.autotune.machine import PROFILE, Machine, drive
+from tests.autotune.machine import PROFILE, SHARED, Machine, drive
 from tf_libra.autotune import Budget, BudgetTracker, TrialResult
 from tf_libra.config import resolve
 from tf_libra.internal import formatting
@@ -112,7 +112,7 @@ def test_interrupted_race_yields_a_plan_cached_only_if_reliable(
             self.step_seconds = 0.05 if self.count <= 22 else then
             return super().run(plan)
 
-    machine = Slowing(noise=0.1)
+    machine = Slowing(model=SHARED, noise=0.1)
     limit = 0.25 if is_trusted else 1e-6
     tuned, _ = drive(machine, budget=Budget(60, 2.15), max_model_error=limit)
     assert machine.seconds <= 2.15 + then

@@ -1,6 +1,7 @@
 """Calibration on machines with known models."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tf_libra.autotune import TensorSpec, random_plans
-from tf_libra.autotune.calibration import calibrate, calibrate_contention_model
+from tf_libra.autotune.calibration import calibrate
+from tf_libra.autotune.parametric_models import CpuShareFamily
 from tf_libra.autotune.sampling_plans import (
     measuring_plans,
     one_by_one_plan,
@@ -17,14 +19,14 @@ from tf_libra.autotune.sampling_plans import (
     two_stream_plan,
 )
 from tf_libra.autotune.step_times import StepTimes
-from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
+from tf_libra.cost_model import CostModel, ProcessorModel
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
 THREADS = (1, 2, 4)
 BEFORE, AFTER = 0.03, 0.006
-WORK = ProcessorModel(2, 2e-4, work_per_byte=6e-10, lane_weight=0.7)
+WORK = ProcessorModel(2, 2e-4, work_per_byte=6e-10)
 WIRE = ProcessorModel(2, 3e-4, work_per_byte=5e-10, wire_per_byte=8e-9, lane_gap=0.15)
 BOTH = ProcessorModel(2, 1e-4, work_per_byte=1.2e-9, wire_per_byte=1.6e-9)
 MACHINES = {"work": WORK, "wire": WIRE, "both": BOTH}
@@ -36,6 +38,11 @@ def a_profile(seed: int, num_tensors: int = 24) -> BackwardProfile:
     num_bytes = (10 ** random.uniform(2, 6.9, num_tensors)).astype(int)
     compute = random.exponential(2e-3, num_tensors) * (random.random(num_tensors) > 0.3)
     return BackwardProfile.from_arrays(num_bytes.tolist(), compute + 1e-5)
+
+
+def family(truth: ProcessorModel, num_workers: int = 2, per_host: int | None = None) -> Any:
+    """Returns the models of which a calibration chooses if the core time of `truth` is measured."""
+    return CpuShareFamily(num_workers, truth.work_per_byte, 1, 2, per_host)
 
 
 def measured(
@@ -72,7 +79,7 @@ def tried(profile: BackwardProfile, seed: int) -> list[Plan]:
 def test_calibration_predicts_held_out_plans(truth: ProcessorModel, seed: int) -> None:
     profile, random = a_profile(seed), np.random.default_rng(seed)
     steps = [measured(profile, plan, truth, random) for plan in tried(profile, seed)]
-    calibration = calibrate(profile, steps, 2)
+    calibration = calibrate(profile, steps, family(truth))
     unseen = random_plans(profile, THREADS, 2, 12, seed=100 + seed)
     errors = [
         calibration.step_seconds(plan)
@@ -89,7 +96,7 @@ def test_calibration_predicts_held_out_plans(truth: ProcessorModel, seed: int) -
 def test_identifiable_parameters_are_recovered(truth: ProcessorModel) -> None:
     profile, random = a_profile(7), np.random.default_rng(7)
     steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
-    found = calibrate(profile, steps, 2)
+    found = calibrate(profile, steps, family(truth))
     if truth.work_per_byte > truth.wire_per_byte / 2:  # else it hides behind the wire
         assert found.model.work_per_byte == pytest.approx(truth.work_per_byte, rel=0.25)
     slowest = max(truth.wire_per_byte, truth.work_per_byte)
@@ -115,11 +122,11 @@ def with_updates(profile: BackwardProfile, seconds: float) -> BackwardProfile:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_all_reduces_next_to_updates_do_not_count_as_exclusive(seed: int) -> None:
-    truth, random = replace(WORK, lane_weight=1.0), np.random.default_rng(seed)
+    truth, random = WORK, np.random.default_rng(seed)
     profile = a_profile(seed)
     updated = with_updates(profile, 0.03)
     steps = [measured(updated, plan, truth, random) for plan in tried(profile, seed)]
-    found = calibrate(profile, steps, 2, BEFORE)
+    found = calibrate(profile, steps, family(truth), BEFORE)
     assert float(found.model.exclusive_rate(1)) == pytest.approx(
         float(truth.exclusive_rate(1)), rel=0.1
     )
@@ -128,7 +135,7 @@ def test_all_reduces_next_to_updates_do_not_count_as_exclusive(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(3))
 def test_end_of_backward_is_predicted_although_updates_delay_it(seed: int) -> None:
     """After backward, all-reduces take 4 ms longer, which no parameter describes."""
-    truth, random = replace(WORK, lane_weight=1.0), np.random.default_rng(seed)
+    truth, random = WORK, np.random.default_rng(seed)
     profile = a_profile(seed)
     updated = with_updates(profile, 0.03)
 
@@ -139,50 +146,53 @@ def test_end_of_backward_is_predicted_although_updates_delay_it(seed: int) -> No
         return replace(step, spans=spans)
 
     plans = tried(profile, seed)
-    found = calibrate(profile, [delayed(plan) for plan in plans], 2, BEFORE)
+    found = calibrate(profile, [delayed(plan) for plan in plans], family(truth), BEFORE)
     errors = []
     for plan in plans:
         seconds = found.before_seconds + simulate(found.profile, plan, found.model).backward_seconds
         errors.append(seconds / delayed(plan).spans[-1, 1] - 1)
-    assert abs(np.median(errors)) < 0.02
+    assert abs(np.median(errors)) < 0.025
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_exclusive_rate_is_known_from_steps_that_communicate_after_backward(seed: int) -> None:
+def test_exclusive_rate_is_known_from_steps_that_communicate_after_backward() -> None:
     """All-reduces of sampled plans end before backward, so that they show no exclusive rate.
 
     Steps after backward are traced: they take longer, of which their all-reduces have no part.
     """
-    truth, random = replace(WORK, lane_weight=0.2), np.random.default_rng(seed)
+    truth = replace(WORK, wire_per_byte=7.5e-10)
+    rate = float(truth.exclusive_rate(1))
     computing = [*[0.0] * 12, 0.4]
     profile = BackwardProfile.from_arrays([*[10**6] * 12, 4], computing)
-    plans = random_plans(profile, THREADS, 2, 4, seed=seed)
-    steps = [measured(profile, plan, truth, random) for plan in plans]
     specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
-    exclusive = [
-        measured(profile, plan, truth, random) for plan in measuring_plans(specs, THREADS, 2)
-    ]
-    exclusive = [replace(step, seconds=2 * step.seconds) for step in exclusive]
-    rate = float(truth.exclusive_rate(1))
-    errors = [
-        abs(float(calibrate(profile, seen, 2, BEFORE).model.exclusive_rate(1)) / rate - 1)
-        for seen in (steps, [*steps, *exclusive])
-    ]
-    assert errors[1] < 0.1
-    assert errors[0] > 2 * errors[1]
+    errors = []
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        plans = random_plans(profile, THREADS, 2, 4, seed=seed)
+        steps = [measured(profile, plan, truth, random) for plan in plans]
+        exclusive = [
+            measured(profile, plan, truth, random) for plan in measuring_plans(specs, THREADS, 2)
+        ]
+        exclusive = [replace(step, seconds=2 * step.seconds) for step in exclusive]
+        fits = (
+            calibrate(profile, seen, family(truth), BEFORE) for seen in (steps, steps + exclusive)
+        )
+        errors.append([abs(float(found.model.exclusive_rate(1)) / rate - 1) for found in fits])
+    without, known = np.max(errors, axis=0)
+    assert known < 0.1
+    assert without > 2 * known
 
 
 def test_a_grid_of_hosts_is_recovered_and_scales() -> None:
     """Four workers on two hosts use two levels; the workers of one host use one."""
-    truth = ProcessorModel(4, 4e-4, work_per_byte=6e-10, lane_weight=0.7, workers_per_host=2)
+    truth = ProcessorModel(4, 4e-4, work_per_byte=6e-10, workers_per_host=2)
     profile, random = a_profile(7), np.random.default_rng(7)
     steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
-    found = calibrate(profile, steps, 4, workers_per_host=2).model
+    found = calibrate(profile, steps, family(truth, 4, 2)).model
     for num_workers in (2, 4, 8):
         expected = truth.with_workers(num_workers).startup_seconds
         startup = found.with_workers(num_workers).startup_seconds
         assert startup == pytest.approx(expected, rel=0.3)
-    one_level = calibrate(profile, steps, 4).model
+    one_level = calibrate(profile, steps, family(truth, 4)).model
     assert one_level.startup_seconds == pytest.approx(found.startup_seconds, rel=1e-6)
     assert one_level.with_workers(2).startup_seconds == one_level.startup_seconds
 
@@ -206,7 +216,9 @@ def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> No
         )
         for step in steps
     ]
-    first, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
+    first = calibrate(profile, steps, family(WIRE))
+    slow = replace(WIRE, work_per_byte=WIRE.work_per_byte * pace)
+    other = calibrate(slow_profile, slow_steps, family(slow))
     for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):
         expected = first.step_seconds(plan) * pace
         assert other.step_seconds(plan) == pytest.approx(expected, rel=0.02)
@@ -241,7 +253,7 @@ def test_slowdown_since_the_profile_is_fitted(pace: float, updates: float) -> No
     profile, random = a_profile(5), np.random.default_rng(5)
     now = another(profile, pace, updates)
     steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 5)]
-    found = calibrate(profile, steps, 2, BEFORE)
+    found = calibrate(profile, steps, family(WIRE), BEFORE)
     assert found.before_seconds == pytest.approx(BEFORE, rel=0.05)
     assert found.profile.compute_seconds.sum() == pytest.approx(now.compute_seconds.sum(), rel=0.1)
     for plan in random_plans(profile, THREADS, 2, 8, seed=105):
@@ -257,44 +269,16 @@ def test_hidden_updates_are_separated_from_the_time_after_them() -> None:
     profile, random = a_profile(11), np.random.default_rng(11)
     now = another(profile, 1.0, 0.02)
     steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 11)]
-    found = calibrate(profile, steps, 2, BEFORE)
+    found = calibrate(profile, steps, family(WIRE), BEFORE)
     assert found.profile.updates_before[-1] == pytest.approx(0.02, rel=0.3)
     assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
-
-
-CONTENDED = ContentionModel(
-    2, 2e-4, (1.0, 0.12), (9e8, 4e8, 0.5), (1.4e9, 4e8, 0.5), exclusive_hop_latency=1e-4, hops=2
-)
-
-
-@pytest.mark.parametrize(("waiting", "transmission"), [(0.0, 1.0), (1.5e-3, 1.0), (6e-4, 1.25)])
-def test_contention_model_without_waiting_is_scaled_to_steps(
-    waiting: float, transmission: float
-) -> None:
-    profile, random = a_profile(9), np.random.default_rng(9)
-    now = another(profile, 1.2, 0.0)
-    truth = CONTENDED.slowed(waiting, transmission)
-    steps = [measured_with_updates(now, plan, truth, random) for plan in tried(profile, 9)]
-    found = calibrate_contention_model(CONTENDED, profile, steps, BEFORE)
-    assert found.model.compute == CONTENDED.compute
-    assert found.model.startup_seconds == truth.startup_seconds
-    assert found.model.waiting == pytest.approx(truth.waiting, abs=2e-4)
-    assert found.model.overlapped_rate(2) == pytest.approx(truth.overlapped_rate(2), rel=0.1)
-    assert found.model.exclusive_rate(2) == pytest.approx(truth.exclusive_rate(2), rel=0.1)
-    for plan in random_plans(profile, THREADS, 2, 4, seed=109):
-        timeline = simulate(now, plan, truth)
-        assert found.step_seconds(plan) == pytest.approx(
-            BEFORE + timeline.step_seconds + AFTER, rel=0.02
-        )
-        backward = simulate(found.profile, plan, found.model).backward_seconds
-        assert backward == pytest.approx(timeline.backward_seconds, rel=0.03)
 
 
 def test_one_step_alone_is_reproduced() -> None:
     profile, random = a_profile(3), np.random.default_rng(3)
     [plan, *_] = tried(profile, 3)
     step = measured(profile, plan, WIRE, random)
-    found = calibrate(profile, [step], 2)
+    found = calibrate(profile, [step], family(WIRE))
     assert found.step_seconds(plan) == pytest.approx(step.seconds, rel=0.02)
 
 
@@ -303,9 +287,9 @@ def test_steps_on_several_streams_are_rejected() -> None:
     plan = two_stream_plan(profile, 1, 2)
     step = measured(profile, plan, WIRE, random)
     with pytest.raises(ValueError, match=r"^steps.* 2$"):
-        calibrate(profile, [step], 2)
+        calibrate(profile, [step], family(WIRE))
 
 
 def test_calibration_without_steps_is_rejected() -> None:
     with pytest.raises(ValueError, match="steps must hold at least one"):
-        calibrate(a_profile(0), [], 2)
+        calibrate(a_profile(0), [], family(WIRE))

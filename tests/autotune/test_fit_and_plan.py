@@ -1,12 +1,9 @@
 """Models and plans from observed steps, with fallbacks."""
 
-import dataclasses
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
 
 from tests.autotune.machine import (
     AFTER,
@@ -14,6 +11,7 @@ from tests.autotune.machine import (
     MODEL,
     NUM_WORKERS,
     PROFILE,
+    SHARED,
     SIZES,
     Machine,
     at_pace,
@@ -26,9 +24,7 @@ from tf_libra.autotune import (
     Phase,
     TrialResult,
     fit_and_plan,
-    model_selection,
     random_plans,
-    trial_schedule,
 )
 from tf_libra.cost_model import (
     ContentionModel,
@@ -36,7 +32,6 @@ from tf_libra.cost_model import (
     median_error,
     prediction_errors,
 )
-from tf_libra.cost_model import fit as fit_model
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
@@ -53,7 +48,7 @@ def test_accumulation_steps_do_not_count_as_model_error() -> None:
             seen = super().run(plan)
             return replace(seen, records=()) if self.count % 2 else seen
 
-    tuned, _ = drive(Accumulating())
+    tuned, _ = drive(Accumulating(model=SHARED))
     assert tuned.held_out_error == pytest.approx(0, abs=0.05)
     assert tuned.held_out_backward_error == pytest.approx(0, abs=0.05)
     assert tuned.plan.strategy == "libra"
@@ -92,67 +87,15 @@ def test_contention_of_concurrent_all_reduces_is_measured(gamma: float) -> None:
     assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
 
 
-class Floored(ContentionModel):
-    """Computation continues next to any number of threads, where by the formula it would not."""
+def test_contention_that_cannot_be_fitted_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("no computation next to 6 threads")
 
-    def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        alpha1, alpha2 = self.compute
-        return np.maximum(0.02, alpha1 - alpha2 * np.asarray(num_threads, np.float64))
-
-
-@pytest.mark.parametrize("max_steps", [60, 150])
-def test_unpredictable_concurrent_threads_leave_gamma_unknown(
-    max_steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two streams of 3 threads, fitted to 3 and 4."""
-
-    def libras_first(*args: Any) -> list[model_selection.ModelForm]:
-        return sorted(
-            model_selection.evaluate_forms(*args), key=lambda form: form.name != "contention"
-        )
-
-    monkeypatch.setattr(fit_and_plan, "evaluate_forms", libras_first)
-    model = Floored(**dataclasses.asdict(MODEL) | {"compute": (1.0, 0.22)})
-    machine = Machine(model=model)
-    strategy = strategies.Auto(threads=(3, 4), streams=(1, 2))
-    tuned, _ = drive(machine, strategy, Budget(max_steps, 1e6), runs_streams=True)
-    assert isinstance(tuned.cost_model, ContentionModel)
-    with pytest.raises(ValueError, match="r = 6"):
-        tuned.cost_model.compute_rate(6)
+    monkeypatch.setattr(fit_and_plan, "measured_contention", refuse)
+    tuned, _ = drive(Machine(), strategies.AscWfbp(), runs_streams=True)
     assert tuned.contention is None
-    assert any("contention of concurrent all-reduces is unknown" in note for note in tuned.notes)
-    if max_steps == 150:
-        assert tuned.race is not None
-        beyond = [candidate for candidate in tuned.race.candidates if candidate.plan.num_lanes > 4]
-        assert beyond and not any(form.predicted_seconds for form in beyond)
-
-
-def test_form_that_cannot_predict_leaves_the_other_form(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A fit without one plan predicts that computation stops during that plan."""
-    fits: list[int] = []
-
-    def steep(samples: Any, **arguments: Any) -> Any:
-        fitted = fit_model(samples, **arguments)
-        fits.append(len(samples))
-        if len(fits) != 2:  # to all steps, and without each traced plan but one
-            return fitted
-        return replace(fitted, model=replace(fitted.model, compute=(1.0, 1.0)))
-
-    monkeypatch.setattr(fit_and_plan, "fit_model", steep)
-    tuned, _ = drive(Machine(noise=0.02), strategies.Libra(race=False))
-    assert len(fits) == 1 + trial_schedule.TRACED_SAMPLES
-    assert isinstance(tuned.cost_model, ProcessorModel)
-    [note] = [note for note in tuned.notes if "held-out plans" in note]
-    assert "(CPU share)" in note and "(contention)" not in note
-    assert tuned.held_out_error is not None and tuned.is_complete
-    # Where no form can be judged either, the other plans test LIBRA's as it was fitted.
-    fits.clear()
-    monkeypatch.setattr(fit_and_plan, "evaluate_forms", lambda *_: [])
-    tuned, _ = drive(Machine(noise=0.02), strategies.Libra(race=False))
-    assert isinstance(tuned.cost_model, ContentionModel)
-    assert tuned.held_out_error is not None and tuned.held_out_error < 0.25
+    [note] = [note for note in tuned.notes if "contention of concurrent" in note]
+    assert "next to 6 threads" in note
 
 
 def test_user_provided_gamma_is_kept() -> None:
@@ -230,7 +173,11 @@ def test_untrusted_model_does_not_decide_without_a_race(name: str, limit: float)
             return seen
 
     tuned, _ = drive(
-        Stopping(noise=2.0), name, Budget(150, 100.0), max_model_error=limit, runs_streams=True
+        Stopping(model=SHARED, noise=2.0),
+        name,
+        Budget(150, 100.0),
+        max_model_error=limit,
+        runs_streams=True,
     )
     assert tuned.race is None and tuned.held_out_error is not None
     reported = any(f"MG-WFBP plans instead of {name}" in note for note in tuned.plan.notes)
@@ -241,17 +188,45 @@ def test_untrusted_model_does_not_decide_without_a_race(name: str, limit: float)
     assert chosen is (name == "auto" and not reported)
 
 
-def test_better_form_is_selected_and_noted() -> None:
-    shared = ProcessorModel(NUM_WORKERS, 2e-4, 1.2e-9, 2e-9)
-    for model, kind in ((MODEL, ContentionModel), (shared, ProcessorModel)):
+def test_form_follows_from_what_the_engine_measures() -> None:
+    for model, kind in ((MODEL, ContentionModel), (SHARED, ProcessorModel)):
         tuned, _ = drive(Machine(model=model, noise=0.02))
         assert isinstance(tuned.cost_model, kind)
-        assert tuned.rest_seconds == pytest.approx(BEFORE + AFTER, rel=0.3)
+        if kind is ProcessorModel:
+            assert tuned.rest_seconds == pytest.approx(BEFORE + AFTER, rel=0.3)
         # The error shown with the model is that of its predictions.
         assert tuned.median_error == median_error(tuned.cost_model, tuned.samples)
         assert np.median(np.abs(prediction_errors(tuned.cost_model, tuned.samples))) < 0.05
-        [note] = [note for note in tuned.notes if "held-out plans" in note]
-        assert note.index("CPU share") < note.index("contention") or kind is ContentionModel
+
+
+def test_core_time_is_measured_and_shared_by_a_workers_cores() -> None:
+    """Noise of durations does not change it."""
+    for cores in (1, 4):
+        tuned, _ = drive(Machine(model=SHARED, noise=0.5), cores=cores)
+        model = tuned.cost_model
+        assert isinstance(model, ProcessorModel)
+        assert model.work_per_byte == pytest.approx(SHARED.work_per_byte / cores, rel=1e-3)
+        assert model.lane_weight == 1 / cores
+
+
+def test_all_reduces_of_one_host_take_core_time_alone() -> None:
+    """A wire's seconds per byte cannot be separated from those of the cores there."""
+    shared = ProcessorModel(NUM_WORKERS, 2e-4, 1.2e-9)
+    tuned, _ = drive(Machine(model=shared, noise=0.02), on_one_host=True)
+    assert isinstance(tuned.cost_model, ProcessorModel)
+    assert tuned.cost_model.wire_per_byte == 0
+    assert tuned.cost_model.work_per_byte == pytest.approx(1.2e-9, rel=0.05)
+    tuned, _ = drive(Machine(model=shared), on_one_host=True, cores=2)
+    assert tuned.cost_model.wire_per_byte > 0
+
+
+def test_two_fits_in_a_row_differ_little() -> None:
+    """All-reduces take up to 1.1 times as long by chance."""
+    machines = [Machine(model=SHARED, noise=0.1, seed=seed) for seed in range(4)]
+    models = [drive(machine, strategies.Libra(race=False))[0].cost_model for machine in machines]
+    for rate in ("overlapped_rate", "exclusive_rate", "compute_rate"):
+        found = np.array([getattr(model, rate)((1, 2, 4)) for model in models])
+        assert np.all(found.max(axis=0) <= 1.1 * found.min(axis=0))
 
 
 def test_single_outlier_plan_keeps_the_model_trusted() -> None:
@@ -263,17 +238,18 @@ def test_single_outlier_plan_keeps_the_model_trusted() -> None:
             is_unlike = len(plan.groups) == len(SIZES) and not plan.after_backward
             return at_pace(seen, 1.7) if is_unlike else seen
 
-    tuned, _ = drive(Unlike(noise=0.02), strategies.Libra(race=False))
+    tuned, _ = drive(Unlike(model=SHARED, noise=0.02), strategies.Libra(race=False))
     assert tuned.held_out_error is not None and tuned.held_out_error < 0.15
     assert tuned.plan.strategy == "libra"
 
 
 def test_prediction_includes_waiting_for_a_core() -> None:
-    """LIBRA's form is fitted from the start of all-reduces, which wait in a step."""
     waiting = 1.5e-3
-    tuned, _ = drive(Machine(waiting=waiting, noise=0.02), strategies.Libra(race=False))
-    assert isinstance(tuned.cost_model, ContentionModel) and tuned.profile is not None
-    usual = slower(MODEL, waiting)
+    tuned, _ = drive(
+        Machine(model=SHARED, waiting=waiting, noise=0.02), strategies.Libra(race=False)
+    )
+    assert isinstance(tuned.cost_model, ProcessorModel) and tuned.profile is not None
+    usual = slower(SHARED, waiting)
     errors = [
         simulate(tuned.profile, plan, tuned.cost_model).backward_seconds
         / simulate(PROFILE, plan, usual).backward_seconds
@@ -287,12 +263,12 @@ def test_prediction_includes_waiting_for_a_core() -> None:
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_temporary_slowdown_is_corrected(seed: int) -> None:
-    machine = Machine(noise=0.02, whiles=2.5, seed=seed)
+    machine = Machine(model=SHARED, noise=0.02, whiles=2.5, seed=seed)
     tuned, _ = drive(machine, strategies.Libra(race=False))
-    assert isinstance(tuned.cost_model, ContentionModel) and tuned.profile is not None
+    assert isinstance(tuned.cost_model, ProcessorModel) and tuned.profile is not None
     ratios = [
         simulate(tuned.profile, plan, tuned.cost_model).backward_seconds
-        / simulate(PROFILE, plan, MODEL).backward_seconds
+        / simulate(PROFILE, plan, SHARED).backward_seconds
         for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 12, seed=77)
     ]
     # At which pace is chance.

@@ -12,13 +12,14 @@ from tests.autotune.machine import (
     MODEL,
     NUM_WORKERS,
     PROFILE,
+    SHARED,
     SIZES,
     Machine,
     drive,
-    linked,
 )
 from tf_libra import strategies
 from tf_libra.autotune import Budget, Phase, TensorSpec, TrialResult
+from tf_libra.cost_model import CostModel
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile, rows_of
@@ -29,17 +30,18 @@ from tf_libra.specs.telemetry import AllReduceRecord
 TRACED_ORDER = [1, 0, 2, 3, 5, 4, 6, 7, 9, 8]
 
 
-def test_finds_a_plan_as_good_as_one_made_with_full_knowledge() -> None:
-    tuned, _ = drive(Machine())
-    best = make_plan(PROFILE, MODEL, "libra")
-    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+@pytest.mark.parametrize("model", [MODEL, SHARED])
+def test_finds_a_plan_as_good_as_one_made_with_full_knowledge(model: CostModel) -> None:
+    tuned, _ = drive(Machine(model=model))
+    best = make_plan(PROFILE, model, "libra")
+    found = simulate(PROFILE, tuned.plan, model).backward_seconds
     assert tuned.plan.strategy == "libra"
-    assert found <= 1.02 * simulate(PROFILE, best, MODEL).backward_seconds
+    assert found <= 1.02 * simulate(PROFILE, best, model).backward_seconds
     assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
 
 
 def test_profile_is_what_the_machine_does_without_contention() -> None:
-    tuned, _ = drive(Machine())
+    tuned, _ = drive(Machine(model=SHARED))
     assert tuned.profile is not None
     measured = tuned.profile
     assert measured.names == PROFILE.names
@@ -68,7 +70,7 @@ def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
             )
             return replace(seen, production=production)
 
-    tuned, _ = drive(InOrder(), order=TRACED_ORDER)
+    tuned, _ = drive(InOrder(model=SHARED), order=TRACED_ORDER)
     assert tuned.plan.tensor_names == PROFILE.names
     assert tuned.cost_model is not None
     assert tuned.rest_seconds is not None
@@ -99,7 +101,9 @@ def test_measures_after_backward_then_samples_overlapped_then_races() -> None:
 
 def test_sampled_plans_take_turns_untraced() -> None:
     experiments = [
-        experiment for experiment in drive(Machine())[1] if experiment.phase is Phase.SAMPLE
+        experiment
+        for experiment in drive(Machine(model=SHARED))[1]
+        if experiment.phase is Phase.SAMPLE
     ]
     turns = [
         experiment.plan.fingerprint
@@ -114,7 +118,7 @@ def test_sampled_plans_take_turns_untraced() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_race_winner_is_the_plan_with_its_measurements(noise: float) -> None:
-    tuned, experiments = drive(Machine(noise=noise))
+    tuned, experiments = drive(Machine(model=SHARED, noise=noise))
     assert tuned.race is not None
     assert tuned.plan.fingerprint == tuned.race.winner.plan.fingerprint
     raced = {
@@ -125,10 +129,10 @@ def test_race_winner_is_the_plan_with_its_measurements(noise: float) -> None:
     assert tuned.race.median_error is not None
     assert tuned.race.median_error < 0.05
     best = min(
-        simulate(PROFILE, candidate.plan, MODEL).backward_seconds
+        simulate(PROFILE, candidate.plan, SHARED).backward_seconds
         for candidate in tuned.race.candidates
     )
-    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+    found = simulate(PROFILE, tuned.plan, SHARED).backward_seconds
     assert found <= 1.03 * best
 
 
@@ -138,7 +142,7 @@ def test_plan_with_gathers_is_active_only_if_it_is_faster(
     strategy: str, forward_seconds: float
 ) -> None:
     """Each measured step follows another one under the plan, whose gathers it waits for."""
-    machine = Machine(forward_seconds=forward_seconds, model=linked(0.5), noise=0.02)
+    machine = Machine(forward_seconds=forward_seconds, model=SHARED.with_link_rate(0.5), noise=0.02)
     tuned, experiments = drive(machine, strategy, Budget(max_steps=100), tries_gathers=True)
     assert tuned.race is not None
     tried = [candidate.plan for candidate in tuned.race.candidates if candidate.plan.gathers]
@@ -152,7 +156,7 @@ def test_plan_with_gathers_is_active_only_if_it_is_faster(
 
 
 def test_gathers_are_no_default_under_an_untrusted_model() -> None:
-    machine = Machine(model=linked(0.5), noise=0.02)
+    machine = Machine(model=SHARED.with_link_rate(0.5), noise=0.02)
     budget = Budget(max_steps=100)
     tuned, _ = drive(machine, "libra", budget, tries_gathers=True, max_model_error=1e-9)
     assert tuned.race is not None
@@ -175,7 +179,7 @@ def test_strategy_of_gathers_all_reduces_if_no_update_can_be_sharded(tries_gathe
 
 
 def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
-    machine = Machine(forward_seconds=BEFORE, model=linked(0.5))
+    machine = Machine(forward_seconds=BEFORE, model=SHARED.with_link_rate(0.5))
     options = {"tries_gathers": True, "overlaps_calls": True}
     tuned, experiments = drive(machine, budget=Budget(max_steps=100), **options)
     raced = [

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.autotune.machine import BEFORE, NUM_WORKERS, PROFILE, Machine
+from tests.autotune.machine import BEFORE, NUM_WORKERS, PROFILE, SHARED, Machine
 from tf_libra.autotune import Phase, Trial, TrialResult, measuring_plans, random_plans
 from tf_libra.autotune.observations import Observations
 
@@ -95,6 +95,16 @@ def test_cost_of_tracing_is_excluded_before_backward() -> None:
         findings.overlapped[-1] = findings.overlapped[-1].scaled(1.15)
     assert findings.before_seconds() == pytest.approx(1.15 * BEFORE)
     assert findings.before_seconds(findings.steady_state_steps()) == pytest.approx(BEFORE)
+
+
+def test_core_time_per_byte_is_that_of_all_steps() -> None:
+    machine, findings = Machine(model=SHARED), Observations()
+    assert findings.core_seconds_per_byte(NUM_WORKERS) == 0
+    for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 2):
+        for traced in (False, True):
+            findings.record(Trial(Phase.SAMPLE, plan, traced), machine.run(plan))
+    found = findings.core_seconds_per_byte(NUM_WORKERS)
+    assert found == pytest.approx(SHARED.work_per_byte, rel=1e-4)
 
 
 def test_problems_are_counted_and_leave_no_profile() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.autotune.machine import MODEL, Machine, drive
+from tests.autotune.machine import MODEL, SHARED, Machine, drive
 from tf_libra import strategies
 from tf_libra.autotune import Budget, Phase
 from tf_libra.cost_model import ContentionModel
@@ -54,7 +54,7 @@ def test_portfolio_notes_name_the_winner_and_the_others() -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 3.0])
 def test_measured_gamma_is_in_all_candidates(gamma: float) -> None:
-    machine = Machine(gamma=gamma)
+    machine = Machine(model=SHARED, gamma=gamma)
     tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
     assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
     raced = [candidate for candidate in tuned.race.candidates if candidate.plan.num_streams > 1]

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, Machine, drive, linked
+from tests.autotune.machine import (
+    AFTER,
+    BEFORE,
+    MODEL,
+    NUM_WORKERS,
+    PROFILE,
+    Machine,
+    drive,
+    linked,
+)
 from tf_libra import strategies
 from tf_libra.autotune import (
     RETUNE_STEPS_PER_CHECK,
@@ -221,7 +230,7 @@ def test_searched_active_plan_is_predicted_again(name: str) -> None:
 
 def test_model_error_is_no_drift() -> None:
     """Without a race the time of a step is unknown: the first drift check measures it."""
-    alone = replace(tuned(), race=None)
+    alone = replace(tuned(), race=None, rest_seconds=BEFORE + AFTER)
     predicted = alone.predicted_step(alone.plan)
     winner = replace(tuned().race.winner, seconds=(predicted,), places=())
     for conclusion in (alone, replace(alone, race=Race((winner,)))):

@@ -7,7 +7,7 @@ import pytest
 
 from tf_libra.autotune import TensorSpec, random_plans
 from tf_libra.autotune.calibration import Calibration
-from tf_libra.autotune.model_selection import steady_state_samples
+from tf_libra.autotune.cross_validation import steady_state_samples
 from tf_libra.autotune.sampling_plans import measuring_plans, one_by_one_plan, one_group_plan
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import (

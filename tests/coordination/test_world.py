@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tf_libra.coordination.world import host_identity
+from tf_libra.coordination.world import cores_per_worker, host_identity
 
 
 def test_another_process_on_this_host_has_the_same_identity() -> None:
@@ -39,3 +39,12 @@ def test_unreadable_host_identity_is_empty(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert host_identity() == ""
+
+
+@pytest.mark.parametrize(("bound", "local_size", "cores"), [(8, 2, 4), (8, 16, 1), (2, 2, 2)])
+def test_workers_share_the_cores_that_they_are_not_bound_to(
+    bound: int, local_size: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(bound)))
+    assert cores_per_worker(local_size) == cores

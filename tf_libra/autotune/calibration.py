@@ -1,4 +1,4 @@
-"""Calibration: fits a cost model to whole steady-state steps, the quantity that is predicted.
+"""Calibration: fits a CPU-share model to whole steady-state steps, the quantity that is predicted.
 
 A step consists of the time before backward, of backward and the updates as `simulate` predicts
 them, and of the time after them. The model's parameters, these times and a slowdown of the machine
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tf_libra.autotune.parametric_models import CpuShareFamily, Family, ScaledContentionFamily
+from tf_libra.autotune.parametric_models import CpuShareFamily
 from tf_libra.autotune.residuals import CandidateFits, MeasuredSteps, updated_shares
 from tf_libra.autotune.step_times import StepTimes
-from tf_libra.cost_model import ContentionModel, CostModel
+from tf_libra.cost_model import CostModel
 from tf_libra.cost_model.least_squares import split_fun_and_jac
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -24,25 +24,24 @@ from tf_libra.specs.plan import Plan
 
 _Array = NDArray[np.float64]
 
-# Prior standard deviations of the parameters' logarithms. They keep parameters that the steps do
-# not determine plausible: a scheduler is about fair, and a lane does little between two pieces.
-_VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
+# Prior standard deviations of the parameters' logarithms. They keep plausible what steps do not
+# determine: the shortest all-reduce is mostly startup, and a lane does little between two pieces.
+_VAGUE, _STARTUP_KNOWN, _GAP_KNOWN = 3.0, 0.5, 0.5
 # Prior deviations of a measured start of backward, and of the slowdown of the machine. The speed
 # of a shared machine varies, and tracing slows steps. The start of backward is kept close to its
 # measurement: left free, it absorbs model errors of the first small all-reduces.
 _START_KNOWN, _SLOWDOWN_KNOWN = 0.02, 0.3
-# Prior deviations of the transmission factor and of waiting, which is known from the first bytes.
-_TRANSMISSION_KNOWN, _WAITING_KNOWN = 0.3, 1.0
-# Initial values: all-reduces are CPU work, transmission, or both.
-_WIRE_STARTS = (0.1, 0.5, 1.0)  # share of the seconds per byte
-_WORK_START = 0.5
-_WEIGHT_START, _GAP_START = 1.0, 0.03
+# Prior deviation of waiting, which is known from the first bytes.
+_WAITING_KNOWN = 1.0
+_GAP_START = 0.03
 # Share of updates in the time from the last all-reduce to the end of the step: initial value and
 # prior deviation.
 _UPDATES_START, _UPDATES_KNOWN = 0.25, 2.0
 # Relative gain below which the optimizer stops.
 _WORTHWHILE = 1e-3
 _LEAST_SECONDS, _LEAST_SECONDS_PER_BYTE = 1e-6, 1e-12
+_PER_BYTE = 5  # index of the seconds per byte among the searched parameters
+_MARGIN = 1e-3  # by which their logarithm starts above its bound, at least
 _DIFFERENCE = 2.0**-26  # relative step of finite differences
 
 
@@ -75,10 +74,8 @@ class Calibration:
 def calibrate(
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
-    num_workers: int,
+    family: CpuShareFamily,
     before_seconds: float | None = None,
-    hops: int | None = 2,
-    workers_per_host: int | None = None,
 ) -> Calibration:
     """Fits a CPU-share model to steady-state steps of several plans.
 
@@ -87,92 +84,23 @@ def calibrate(
       steps: steady-state steps, at least one. Their plans should differ in number and size of
         groups and in threads, since a fit cannot separate effects that do not vary. Of steps that
         communicate after backward only the durations of all-reduces count.
-      num_workers: number of workers in these steps, at least 2.
+      family: models to choose from, of at least 2 workers.
       before_seconds: time from a step's start to the start of backward; None if unknown.
-      hops: sequential hops of an all-reduce; see `ProcessorModel`.
-      workers_per_host: see `ProcessorModel`.
 
     Raises:
       ValueError: no steps that overlap, a step under several streams, or plans of other tensors.
     """
     times = _Times.from_steps(steps, before_seconds)
-    shortest, per_byte, waiting = _scales(steps, num_workers)
+    shortest, per_byte, waiting = _scales(steps, family.num_workers)
     measured = MeasuredSteps.from_steps(profile, steps)
-
-    family = CpuShareFamily(num_workers, hops, workers_per_host)
-    result = [
-        _fitted(
-            profile,
-            measured,
-            times,
-            family,
-            (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START, waiting),
-            (_VAGUE, _VAGUE, _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN, _WAITING_KNOWN),
-        )
-        for wire in _WIRE_STARTS
-    ]
-    calibration, _ = min(result, key=lambda fit: fit[1])
-    return calibration
-
-
-def calibrate_contention_model(
-    model: ContentionModel,
-    profile: BackwardProfile,
-    steps: Sequence[StepTimes],
-    before_seconds: float | None = None,
-) -> Calibration:
-    """Fits how much longer all-reduces take in steps than in a given model, and a step's times.
-
-    The model describes all-reduces that wait for no other rank. In a step they also wait for ranks
-    and cores: the fit gives the model a waiting time, and scales transmissions by a factor.
-    Arguments and errors are those of `calibrate`.
-    """
-    times = _Times.from_steps(steps, before_seconds)
-    measured = MeasuredSteps.from_steps(profile, steps)
-    start = _scales(steps, model.num_workers)[2], 1.0
-    known = _WAITING_KNOWN, _TRANSMISSION_KNOWN
-    return _fitted(profile, measured, times, ScaledContentionFamily(model), start, known)[0]
-
-
-@dataclass(frozen=True)
-class _Times:
-    """Initial values of a step's times in the search, with their prior deviations.
-
-    Attributes:
-      start: seconds before backward, seconds after the last all-reduce, slowdown of the machine.
-      known: standard deviations of their logarithms.
-    """
-
-    start: tuple[float, float, float]
-    known: tuple[float, float, float]
-
-    @classmethod
-    def from_steps(cls, steps: Sequence[StepTimes], before_seconds: float | None) -> "_Times":
-        steps = [step for step in steps if not step.plan.after_backward]
-        if not steps:
-            raise ValueError("steps must hold at least one plan's that overlaps, got none")
-        rest = float(np.median([step.seconds - step.spans[-1, 1] for step in steps]))
-        before, before_known = before_seconds, _START_KNOWN
-        if before is None:
-            before, before_known = min(float(step.spans[0, 0]) for step in steps), _VAGUE
-        start = (max(before, _LEAST_SECONDS), max(rest, _LEAST_SECONDS), 1.0)
-        return cls(start, (before_known, _VAGUE, _SLOWDOWN_KNOWN))
-
-
-def _fitted(
-    profile: BackwardProfile,
-    measured: MeasuredSteps,
-    times: _Times,
-    family: Family,
-    model_start: Sequence[float],
-    model_known: Sequence[float],
-) -> tuple[Calibration, float]:
-    """Returns the best fit that the search finds from initial values, and its cost."""
+    model_start = shortest, max(per_byte, family.least_per_byte), _GAP_START, waiting
+    model_known = _STARTUP_KNOWN, _VAGUE, _GAP_KNOWN, _WAITING_KNOWN
     # The share of updates may be 0; all other parameters are searched as logarithms.
     start = np.array([_UPDATES_START, *np.log([*times.start, *model_start])])
     known = 1 / np.array([_UPDATES_KNOWN, *times.known, *model_known])
     low, high = start - 12, start + 12
     low[0], high[0] = 0.0, 1.0
+    low[_PER_BYTE] = np.log(family.least_per_byte) - _MARGIN
 
     def many_residuals(many: _Array) -> _Array:
         share, (before, rest, slowdown) = many[:, 0], np.exp(many[:, 1:4]).T
@@ -206,8 +134,32 @@ def _fitted(
     )
     share, (before, rest, slowdown, *parameters) = float(result.x[0]), np.exp(result.x[1:]).tolist()
     scaled = _scaled_profile(profile, slowdown, share * rest)
-    calibration = Calibration(family.model(parameters), scaled, before, (1 - share) * rest)
-    return calibration, float(result.cost)
+    return Calibration(family.model(parameters), scaled, before, (1 - share) * rest)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Initial values of a step's times in the search, with their prior deviations.
+
+    Attributes:
+      start: seconds before backward, seconds after the last all-reduce, slowdown of the machine.
+      known: standard deviations of their logarithms.
+    """
+
+    start: tuple[float, float, float]
+    known: tuple[float, float, float]
+
+    @classmethod
+    def from_steps(cls, steps: Sequence[StepTimes], before_seconds: float | None) -> "_Times":
+        steps = [step for step in steps if not step.plan.after_backward]
+        if not steps:
+            raise ValueError("steps must hold at least one plan's that overlaps, got none")
+        rest = float(np.median([step.seconds - step.spans[-1, 1] for step in steps]))
+        before, before_known = before_seconds, _START_KNOWN
+        if before is None:
+            before, before_known = min(float(step.spans[0, 0]) for step in steps), _VAGUE
+        start = (max(before, _LEAST_SECONDS), max(rest, _LEAST_SECONDS), 1.0)
+        return cls(start, (before_known, _VAGUE, _SLOWDOWN_KNOWN))
 
 
 def _scaled_profile(profile: BackwardProfile, slowdown: float, updates: float) -> BackwardProfile:

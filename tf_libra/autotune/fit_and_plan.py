@@ -7,16 +7,18 @@ from functools import partial
 
 import numpy as np
 
+from tf_libra.autotune.calibration import calibrate
 from tf_libra.autotune.concurrent_all_reduces import (
     adapt_to_engine,
     max_lanes,
     measured_contention,
     with_measured_contention,
 )
-from tf_libra.autotune.model_selection import evaluate_forms
+from tf_libra.autotune.cross_validation import MIN_PLANS, cross_validate, steady_state_samples
 from tf_libra.autotune.observations import Observations, ProfiledStep
+from tf_libra.autotune.parametric_models import CpuShareFamily
 from tf_libra.autotune.sampling_plans import one_group_plan, tensor_specs
-from tf_libra.autotune.step_times import step_times
+from tf_libra.autotune.step_times import StepTimes, step_times
 from tf_libra.autotune.trial import Phase
 from tf_libra.autotune.tuner import TuningProblem
 from tf_libra.autotune.tuning_result import TuningResult
@@ -80,7 +82,63 @@ def _fit(
     samples: list[OverlapSample],
     notes: list[str],
 ) -> TuningResult:
-    """Returns a result whose plan is a placeholder; adds to `samples` and `notes`."""
+    """Returns a result whose plan is a placeholder; adds to `samples` and `notes`.
+
+    Lanes take time of the cores that compute, and leave records of every step: the CPU-share model
+    is fitted to steady-state steps. LIBRA's form is fitted to traced all-reduces of other engines,
+    and if there are too few steps to test the CPU-share model.
+    """
+    steps = observations.steady_state_steps()
+    if len(steps) >= MIN_PLANS:
+        fitted = _fit_cpu_share(problem, observations, profile, steps)
+        samples += fitted.samples
+    else:
+        fitted = _fit_contention(problem, observations, profile, samples, notes)
+    if problem.wire is not None and fitted.cost_model is not None:
+        model = fitted.cost_model.with_rounding(problem.wire.rounding_per_byte)
+        fitted = replace(fitted, cost_model=model)
+    return fitted
+
+
+def _fit_cpu_share(
+    problem: TuningProblem,
+    observations: Observations,
+    profile: BackwardProfile,
+    steps: Sequence[StepTimes],
+) -> TuningResult:
+    # On one core, an all-reduce through shared memory is core time alone.
+    core_seconds = None
+    if not problem.on_one_host or problem.cores > 1:
+        core_seconds = observations.core_seconds_per_byte(problem.num_workers)
+    family = CpuShareFamily(
+        problem.num_workers,
+        core_seconds,
+        problem.cores,
+        problem.hops,
+        problem.workers_per_host,
+    )
+    before_seconds = observations.before_seconds(steps)
+    exclusive_steps = observations.exclusive_steps()
+    calibration = calibrate(profile, (*steps, *exclusive_steps), family, before_seconds)
+    errors = cross_validate(profile, steps, family, before_seconds, exclusive_steps)
+    return TuningResult(
+        _fallback_plan(profile, 1, problem.num_workers, ()),
+        calibration.profile,
+        calibration.model,
+        errors.step,
+        steady_state_samples(calibration, steps),
+        rest_seconds=calibration.rest_seconds,
+        held_out_backward_error=errors.backward,
+    )
+
+
+def _fit_contention(
+    problem: TuningProblem,
+    observations: Observations,
+    profile: BackwardProfile,
+    samples: list[OverlapSample],
+    notes: list[str],
+) -> TuningResult:
     fit = partial(
         fit_model,
         num_workers=problem.num_workers,
@@ -91,49 +149,21 @@ def _fit(
     samples += exclusive + _samples(observations.overlapped, profile)
     fitted = fit(samples)
     held_out: dict[str, ContentionModel] = {}
-    sampled = [step.plan for step in observations.timed]
-    sampled += [step.plan for step in observations.overlapped]
-    plans = dict.fromkeys(plan.fingerprint for plan in sampled)
+    plans = dict.fromkeys(step.plan.fingerprint for step in observations.overlapped)
     for fingerprint in plans if len(plans) >= _MIN_PLANS_TO_TEST else ():
-        others = observations.without(fingerprint)
-        if len(others) == len(observations.overlapped):  # the fit has not seen this plan
-            held_out[fingerprint] = fitted.model
-            continue
         # Parameters that only this plan's steps determine cannot be fitted without it.
         with contextlib.suppress(ValueError):
-            held_out[fingerprint] = fit(exclusive + _samples(others, profile)).model
+            others = _samples(observations.without(fingerprint), profile)
+            held_out[fingerprint] = fit(exclusive + others).model
     error = _held_out_error(held_out, profile, observations.overlapped)
-    model: CostModel = fitted.model
-    rest, fitted_profile, backward_error = None, profile, error
-    steps = observations.steady_state_steps()
-    before_seconds = observations.before_seconds(steps)
-    exclusive_steps = observations.exclusive_steps()
-    if forms := evaluate_forms(
-        profile, steps, held_out, fitted.model, before_seconds, exclusive_steps
-    ):
-        best, *others_ranked = forms
-        model, fitted_profile = best.calibration.model, best.calibration.profile
-        rest, error = best.calibration.rest_seconds, best.held_out_error
-        backward_error = best.held_out_backward_error
-        if best.median_error is not None:
-            samples[:] = best.samples
-        errors = ", ".join(
-            f"{formatting.percent(form.held_out_error)} ({form.name})"
-            for form in (best, *others_ranked)
-        )
-        notes.append(f"median error on steps of held-out plans, by form of model: {errors}")
-    if isinstance(model, ContentionModel):
-        notes += [*fitted.notes, *fitted.warnings]
-    if problem.wire is not None:
-        model = model.with_rounding(problem.wire.rounding_per_byte)
+    notes += [*fitted.notes, *fitted.warnings]
     return TuningResult(
         _fallback_plan(profile, 1, problem.num_workers, ()),
-        fitted_profile,
-        model,
+        profile,
+        fitted.model,
         error,
         tuple(samples),
-        rest_seconds=rest,
-        held_out_backward_error=backward_error,
+        held_out_backward_error=error,
     )
 
 

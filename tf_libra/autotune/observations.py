@@ -163,6 +163,17 @@ class Observations:
         seconds = [record.seconds for record in records if record.num_bytes == largest]
         return 2 * (num_workers - 1) / num_workers * largest / float(np.median(seconds))
 
+    def core_seconds_per_byte(self, num_workers: int) -> float:
+        """Returns the core seconds of a worker's lanes per byte of c_hat; 0 if unknown.
+
+        Unlike the durations of all-reduces, core seconds hardly depend on what else the cores do.
+        """
+        traced = (step.records for step in (*self.after_backward, *self.overlapped))
+        timed = (step.records for step in self.timed)
+        records = [record for of_step in (*traced, *timed) for record in of_step]
+        sent = 2 * (num_workers - 1) / num_workers * sum(record.num_bytes for record in records)
+        return sum(record.cpu_ns for record in records) * 1e-9 / sent if sent else 0.0
+
     def before_seconds(self, timed: Sequence[StepTimes] = ()) -> float | None:
         """Returns the time from a step's start to the start of backward; None without traces.
 

@@ -54,6 +54,8 @@ class TuningProblem:
         on_phase: called when FIT and PLAN begin, which take no steps.
         hops: sequential hops of an all-reduce; None for those of a ring.
         workers_per_host: workers per host of a two-level all-reduce; see `ContentionModel`.
+        cores: cores of a worker.
+        on_one_host: True if all workers are on one host.
         runs_streams: True if the engine runs all-reduces of several streams concurrently.
         leaves_records: False if only a trace shows when all-reduces ran.
         wire: format to which plans may round tensors on their way; None: to none.
@@ -73,6 +75,8 @@ class TuningProblem:
     on_phase: Callable[[Phase], None]
     hops: int | None
     workers_per_host: int | None
+    cores: int
+    on_one_host: bool
     runs_streams: bool
     leaves_records: bool
     wire: WireFormat | None
@@ -147,6 +151,8 @@ def tune(
     on_phase: Callable[[Phase], None] = lambda phase: None,
     hops: int | None = None,
     workers_per_host: int | None = None,
+    cores: int = 1,
+    on_one_host: bool = False,
     runs_streams: bool = False,
     leaves_records: bool = True,
     wire: WireFormat | None = None,
@@ -168,6 +174,8 @@ def tune(
         on_phase: see `TuningProblem`.
         hops: see `TuningProblem`.
         workers_per_host: see `TuningProblem`.
+        cores: see `TuningProblem`.
+        on_one_host: see `TuningProblem`.
         runs_streams: see `TuningProblem`.
         leaves_records: see `TuningProblem`.
         wire: see `TuningProblem`.
@@ -186,6 +194,8 @@ def tune(
         on_phase,
         hops,
         workers_per_host,
+        cores,
+        on_one_host,
         runs_streams,
         leaves_records,
         wire,

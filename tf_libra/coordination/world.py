@@ -37,6 +37,16 @@ def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
     return here.index(rank), len(here)
 
 
+def cores_per_worker(local_size: int) -> int:
+    """Returns the cores that this process is bound to, or else its share of the host's cores.
+
+    Args:
+        local_size: number of ranks on this host.
+    """
+    bound, host = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    return bound if bound < host else max(host // local_size, 1)
+
+
 def host_identity() -> str:
     """Returns a key that is equal for ranks that can connect by Unix sockets; "" if unknown.
 

@@ -137,11 +137,12 @@ class ProcessorModel(CostModel):
 
     def formula(self) -> str:
         """Format the parameters in words."""
+        wire = f" and {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire"
         return (
-            f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
-            f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; during"
-            f" computation r lanes get at most s/(1 + s) of the cores,"
-            f" s = {self.lane_weight:.2f} sqrt(r); a = {formatting.time(self.startup_seconds)}"
+            f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores"
+            f"{wire if self.wire_per_byte else ''}; during computation r lanes get at most"
+            f" s/(1 + s) of the cores, s = {self.lane_weight:.2f} sqrt(r);"
+            f" a = {formatting.time(self.startup_seconds)}"
             f"{self._waiting_text()}"
         )
 

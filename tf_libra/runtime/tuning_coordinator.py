@@ -24,6 +24,7 @@ from tf_libra.autotune import (
 from tf_libra.autotune.sampling_plans import with_row_bytes
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.world import cores_per_worker
 from tf_libra.profiling.profiler_session import find_profiler_conflict
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.directive import Decision, KeepPlan
@@ -63,6 +64,7 @@ class TuningCoordinator:
         self._tensors = tensors
         self._make_tuner = tuner
         self._can_shard = can_shard
+        self._local_size = int(environment.get("local_size", "1"))
         self._retuner: Retuner | None = None
         self._cache = PlanCache.for_gradients(
             options.cache_dir,
@@ -110,6 +112,8 @@ class TuningCoordinator:
                 on_phase=self._reporter.on_activity,
                 hops=self._backend.hops,
                 workers_per_host=self._backend.workers_per_host(),
+                cores=cores_per_worker(self._local_size),
+                on_one_host=self._local_size == self._control.world_size,
                 runs_streams=self._backend.runs_streams,
                 leaves_records=self._backend.leaves_records,
                 wire=self._wire,

@@ -29,6 +29,7 @@ class AllReduceRecord:
         first_byte_ns: first byte of the last rank to arrive: the end of the wait for other ranks.
         finished_ns: end of the last lane.
         tensor_names: tensors of the group, in backward order.
+        cpu_ns: core time of this rank's lanes; 0 if unknown.
     """
 
     step: int
@@ -43,6 +44,7 @@ class AllReduceRecord:
     finished_ns: int
     tensor_names: tuple[str, ...]
     omitted_bytes: int = 0
+    cpu_ns: int = 0
 
     @property
     def seconds(self) -> float:

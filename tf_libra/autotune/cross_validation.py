@@ -1,123 +1,68 @@
-"""Model selection: cross-validates the forms of cost model on measured steady-state steps."""
+"""Cross-validation of a calibrated model, and the all-reduces of steps as the model sees them."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.autotune.calibration import Calibration, calibrate, calibrate_contention_model
+from tf_libra.autotune.calibration import Calibration, calibrate
+from tf_libra.autotune.parametric_models import CpuShareFamily
 from tf_libra.autotune.step_times import StepTimes
-from tf_libra.cost_model import ContentionModel, OverlapSample, median_error
+from tf_libra.cost_model import OverlapSample
 from tf_libra.simulation import simulate
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.specs.backward_profile import BackwardProfile
 
-# Fewest other plans that a form is fitted to for the test on a held-out plan.
-_MIN_OTHERS = 3
-CPU_SHARE, CONTENTION = "CPU share", "contention"
-# Lanes share their cores with computation. LIBRA's form has to be this many times as accurate as
-# the CPU-share form to replace it: with few plans, smaller differences are chance, and errors of
-# single all-reduces, of which it makes more, cancel in a step.
-_CLEARLY_BETTER = 2.0
+# Fewest plans: a held-out plan is predicted by a fit to at least two others.
+MIN_PLANS = 3
 # Shorter overlaps lie within the error of timestamps and count as none.
 _MIN_OVERLAP = 20e-6
 
 
 @dataclass(frozen=True)
-class ModelForm:
-    """Form of cost model, with its calibration and its errors.
+class HeldOutErrors:
+    """Median errors on plans, each predicted by a fit to the steps of the others.
 
     Attributes:
-      name: name for users.
-      calibration: fit to all steps.
-      samples: all-reduces of these steps.
-      median_error: median relative error of the samples' all-reduces (`cost_model.median_error`).
-      held_out_error: median of |predicted / measured step - 1| over the held-out plans.
-      held_out_backward_error: the same for the end of backward; None if its start is unknown.
+      step: median of |predicted / measured step - 1|.
+      backward: the same for the end of backward; None if its start is unknown.
     """
 
-    name: str
-    calibration: Calibration
-    samples: tuple[OverlapSample, ...]
-    median_error: float | None
-    held_out_error: float
-    held_out_backward_error: float | None
-
-    @property
-    def error(self) -> float:
-        """Sum of the errors on steps and on backward."""
-        return self.held_out_error + (self.held_out_backward_error or 0.0)
-
-    @property
-    def rank(self) -> float:
-        """Number by which forms are ranked, least first."""
-        return self.error * (_CLEARLY_BETTER if self.name == CONTENTION else 1.0)
+    step: float
+    backward: float | None
 
 
-def evaluate_forms(
+def cross_validate(
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
-    held_out: Mapping[str, ContentionModel],
-    fitted: ContentionModel,
+    family: CpuShareFamily,
     before_seconds: float | None = None,
     exclusive_steps: Sequence[StepTimes] = (),
-) -> list[ModelForm]:
-    """Cross-validates both forms of cost model; the form to use comes first.
-
-    That is the CPU-share form, unless LIBRA's form is clearly better.
-    The result is empty with too few steps, and omits a form that cannot predict a step, for example
-    if its fit leaves no computation next to a plan's threads.
+) -> HeldOutErrors:
+    """Returns the errors of `calibrate` on plans that the fit has not seen.
 
     Args:
       profile: contention-free backward computation.
-      steps: steady-state steps of several plans.
-      held_out: LIBRA's form, fitted without the steps of a plan, by the plan's fingerprint.
-      fitted: LIBRA's form, fitted to all steps.
-      before_seconds: time from a step's start to the start of backward; None if unknown.
+      steps: steady-state steps, one of each plan, `MIN_PLANS` at least.
+      family: see `calibrate`.
+      before_seconds: see `calibrate`.
       exclusive_steps: steps that communicate after backward, which add to every fit.
     """
-    tested = [step for step in steps if step.plan.fingerprint in held_out]
-    if not tested or len(steps) <= _MIN_OTHERS:
-        return []
-
-    def evaluate(
-        name: str, calibrated: Callable[[ContentionModel, Sequence[StepTimes]], Calibration]
-    ) -> ModelForm:
-        step_errors, backward_errors = [], []
-        for step in tested:
-            others = [other for other in (*steps, *exclusive_steps) if other is not step]
-            calibration = calibrated(held_out[step.plan.fingerprint], others)
-            timeline = simulate(calibration.profile, step.plan, calibration.model)
-            seconds = calibration.rest_seconds + timeline.step_seconds
-            step_errors.append(abs(seconds / step.seconds - 1))
-            if before_seconds is not None and step.spans[-1, 1] > before_seconds:
-                measured = step.spans[-1, 1] - before_seconds
-                backward_errors.append(abs(timeline.backward_seconds / measured - 1))
-        final = calibrated(fitted, (*steps, *exclusive_steps))
-        samples = steady_state_samples(final, steps)
-        return ModelForm(
-            name,
-            final,
-            samples,
-            median_error(final.model, samples) if samples else None,
-            float(np.median(step_errors)),
-            float(np.median(backward_errors)) if backward_errors else None,
-        )
-
-    def cpu_share(_: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
-        hops, per_host = fitted.hops, fitted.workers_per_host
-        return calibrate(profile, steps, fitted.num_workers, before_seconds, hops, per_host)
-
-    def contention(model: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
-        return calibrate_contention_model(model, profile, steps, before_seconds)
-
-    forms = []
-    for name, calibrated in ((CPU_SHARE, cpu_share), (CONTENTION, contention)):
-        with contextlib.suppress(ValueError):
-            forms.append(evaluate(name, calibrated))
-    return sorted(forms, key=lambda form: form.rank)
+    step_errors, backward_errors = [], []
+    for step in steps:
+        others = [other for other in (*steps, *exclusive_steps) if other is not step]
+        calibration = calibrate(profile, others, family, before_seconds)
+        timeline = simulate(calibration.profile, step.plan, calibration.model)
+        seconds = calibration.rest_seconds + timeline.step_seconds
+        step_errors.append(abs(seconds / step.seconds - 1))
+        if before_seconds is not None and step.spans[-1, 1] > before_seconds:
+            measured = step.spans[-1, 1] - before_seconds
+            backward_errors.append(abs(timeline.backward_seconds / measured - 1))
+    return HeldOutErrors(
+        float(np.median(step_errors)),
+        float(np.median(backward_errors)) if backward_errors else None,
+    )
 
 
 def steady_state_samples(
