@@ -199,6 +199,18 @@ def test_form_follows_from_what_the_engine_measures() -> None:
         assert np.median(np.abs(prediction_errors(tuned.cost_model, tuned.samples))) < 0.05
 
 
+def test_steps_that_determine_no_shares_leave_the_contention_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def undetermined(*_: object) -> None:
+        raise ValueError("no finite residuals")
+
+    monkeypatch.setattr(fit_and_plan, "calibrate", undetermined)
+    tuned, _ = drive(Machine(model=SHARED))
+    assert isinstance(tuned.cost_model, ContentionModel)
+    assert any("no finite residuals" in note for note in tuned.notes)
+
+
 def test_core_time_is_measured_and_shared_by_a_workers_cores() -> None:
     """Noise of durations does not change it."""
     for cores in (1, 4):

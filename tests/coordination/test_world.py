@@ -41,10 +41,16 @@ def test_unreadable_host_identity_is_empty(monkeypatch: pytest.MonkeyPatch) -> N
     assert host_identity() == ""
 
 
-@pytest.mark.parametrize(("bound", "local_size", "cores"), [(8, 2, 4), (8, 16, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    ("bound", "inherited", "local_size", "cores"),
+    [(8, 8, 2, 4), (8, 8, 16, 1), (2, 8, 2, 2), (4, 4, 4, 1)],
+)
 def test_workers_share_the_cores_that_they_are_not_bound_to(
-    bound: int, local_size: int, cores: int, monkeypatch: pytest.MonkeyPatch
+    bound: int, inherited: int, local_size: int, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The last case is a container with a part of its host's cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(bound)))
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: set(range(bound if pid == 0 else inherited))
+    )
     assert cores_per_worker(local_size) == cores

@@ -86,13 +86,17 @@ def _fit(
 
     Lanes take time of the cores that compute, and leave records of every step: the CPU-share model
     is fitted to steady-state steps. LIBRA's form is fitted to traced all-reduces of other engines,
-    and if there are too few steps to test the CPU-share model.
+    and if steps do not suffice to fit and test the CPU-share model.
     """
     steps = observations.steady_state_steps()
+    fitted = None
     if len(steps) >= MIN_PLANS:
-        fitted = _fit_cpu_share(problem, observations, profile, steps)
-        samples += fitted.samples
-    else:
+        try:
+            fitted = _fit_cpu_share(problem, observations, profile, steps)
+            samples += fitted.samples
+        except ValueError as error:
+            notes.append(f"steps do not determine shares of cores: {error}")
+    if fitted is None:
         fitted = _fit_contention(problem, observations, profile, samples, notes)
     if problem.wire is not None and fitted.cost_model is not None:
         model = fitted.cost_model.with_rounding(problem.wire.rounding_per_byte)

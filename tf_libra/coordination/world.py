@@ -1,5 +1,6 @@
 """The ranks of a job from one rank's view, and the identity of its host."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,13 +39,19 @@ def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
 
 
 def cores_per_worker(local_size: int) -> int:
-    """Returns the cores that this process is bound to, or else its share of the host's cores.
+    """Returns the cores that this process is bound to, or else its share of those of the job.
+
+    Launchers that bind workers keep more cores for themselves. Cores that a worker inherits, such
+    as those of a container, belong to all workers of this host.
 
     Args:
         local_size: number of ranks on this host.
     """
-    bound, host = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    return bound if bound < host else max(host // local_size, 1)
+    bound = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):  # the parent has ended
+        if bound < os.sched_getaffinity(os.getppid()):
+            return len(bound)
+    return max(len(bound) // local_size, 1)
 
 
 def host_identity() -> str:
