@@ -11,7 +11,7 @@ from tf_libra.autotune import Phase
 from tf_libra.runtime import family_step
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_step import FamilyStep
-from tf_libra.runtime.family_trials import FIRST, UNTIMED
+from tf_libra.runtime.family_trials import FIRST, MAX_STEPS, UNLIKE, UNTIMED
 from tf_libra.runtime.protocol import TrialError, TuningState
 from tf_libra.runtime.training_step import TrainingFunction
 
@@ -156,6 +156,32 @@ def test_strategy_that_fails_after_trials_is_chosen_no_longer(
     assert families.active == FIRST
     reasons = {row.name: row.left_out for row in families.rows}
     assert reasons == {FIRST: "", OTHER: "no memory (on rank 1)"}
+
+
+@pytest.mark.usefixtures("chosen")
+def test_strategy_of_an_earlier_job_that_fails_leaves_those_that_take_part(
+    tried: FamilyStep, other: Other
+) -> None:
+    """Other times of that job are of strategies that have not been checked in this one."""
+    train(tried, 32)
+    tried._medians["unchecked"] = 1e-9
+    other.fails = True
+    train(tried, 1)
+    assert tried.settled and tried._chosen == FIRST
+
+
+def test_trials_end_if_ranks_never_have_batches_of_the_same_kind(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlike(value: list[Any]) -> list[Any]:
+        return [value, [["float32 (5, 2)"], *value[1:]]]
+
+    monkeypatch.setattr(first, "exchange_in_step", unlike)
+    train(tried, MAX_STEPS - 1)
+    assert not tried.settled
+    train(tried, 1)
+    assert tried.settled and tried.runs_several and not other.undoable
+    assert tried._candidates.left_out == {OTHER: UNLIKE}
 
 
 def test_strategy_that_fails_in_its_turn_leaves_the_times_of_the_others(

@@ -158,6 +158,12 @@ class FamilyCandidates:
         self.slow |= {name} if is_slow else set()
         self._log(f"{name} is left out of the trials: {reason}")
 
+    def leave_out_unless(self, names: Sequence[str], reason: str, is_slow: bool = False) -> None:
+        """Leaves out all strategies except some."""
+        for name in self.eligible:
+            if name not in names:
+                self.leave_out(name, reason, is_slow)
+
     def leave_out_predicted(self) -> None:
         """Leaves out strategies whose plans are predicted to be far slower."""
         for name, step in self.eligible.items():
@@ -194,7 +200,7 @@ class FamilyCandidates:
         seconds = [theirs for theirs, _ in everyone]
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
         self.reference = Reference.from_result(self._first.state.conclusion, seconds, is_repeated)
-        other = self._reason_against()
+        other = reason_against(self._first)
         slow = {name: self._reason_slow(name) for name in self._unchecked}
         self._leave_out_everywhere({name: slow[name] or other for name in slow}, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
@@ -210,8 +216,7 @@ class FamilyCandidates:
         return [name for name in self.eligible if name not in self._accepted]
 
     def _kind(self, name: str) -> StrategyKind:
-        kind, _ = self._options[name]
-        return kind
+        return self._options[name][0]
 
     def _leave_out_everywhere(
         self, reasons: Mapping[str, str | None], slow: Mapping[str, str] | None = None
@@ -296,10 +301,6 @@ class FamilyCandidates:
             return f"it is predicted to be far slower: {compared.describe()}"
         return ""
 
-    def _reason_against(self) -> str:
-        engine = self._first.rendezvous.options.engine
-        return reason_against(engine, self._first.gathers_rows)
-
     def follow(self, choice: FamilyChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether the choice of an earlier job, with its plan, fits this step."""
         name = choice.name
@@ -310,7 +311,7 @@ class FamilyCandidates:
             if plan_type is not None:  # else it plans again before its first step
                 plan = plan_type.from_json(choice.plan)
                 self.steps[name] = self._make_step(name, plan=plan)
-            reason = self._reason_against() or self._rejects(name, args, kwargs)
+            reason = reason_against(self._first) or self._rejects(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
                 self.steps[name] = usual
@@ -386,11 +387,10 @@ class FamilyCandidates:
             args: of the step.
             kwargs: of the step.
         """
-        kind, _ = self._options[name]
         everyone = self._first.exchange((self._largest_speedup > FAR_FASTER, usual))
         usual = max(seconds for _, seconds in everyone)
         self._usual = min(self._usual, usual)
-        if not kind.trains_alone or not any(may_be_slow for may_be_slow, _ in everyone):
+        if not self._kind(name).trains_alone or not any(may_be_slow for may_be_slow, _ in everyone):
             return ""
         for _ in range(2):  # the first may be slow by chance
             undone = self._run_undone(name, args, kwargs)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from tf_libra import config
 from tf_libra.runtime.strategy_kinds import KINDS
+from tf_libra.runtime.training_step import TrainingFunction
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _NODES = re.compile(r"\[\[\{\{node .*|\[Op:.*")
@@ -52,16 +53,11 @@ def available_families(families: Sequence[str]) -> Sequence[str]:
     return families if kinds else ()
 
 
-def reason_against(engine: str, gathers_rows: bool) -> str:
-    """Returns why only data parallelism can train; empty if other strategies may.
-
-    Args:
-        engine: name of the engine that ranks have agreed on.
-        gathers_rows: whether data parallelism gathers rows of sparse gradients.
-    """
-    if engine != "lanes":
+def reason_against(first: TrainingFunction) -> str:
+    """Returns why only data parallelism can train; empty if other strategies may."""
+    if first.rendezvous.options.engine != "lanes":
         return "the engine is not lanes, which carry examples and results between ranks"
-    if gathers_rows:
+    if first.gathers_rows:
         return (
             "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
             " sparse_as_dense=True makes them dense under every strategy"

@@ -29,7 +29,9 @@ from tf_libra.runtime.family_trials import (
     MAX_MEASURED_PER_RANK,
     MAX_SECONDS,
     MAX_SECONDS_OF_ALL,
+    MAX_STEPS,
     REFERENCE_STEPS,
+    UNLIKE,
     UNTIMED,
     Turns,
     choose_fastest,
@@ -37,7 +39,7 @@ from tf_libra.runtime.family_trials import (
     count_trials,
     describe_unmeasured,
 )
-from tf_libra.runtime.protocol import TrainingStep, TrialError, TuningState
+from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TrialError, TuningState
 from tf_libra.runtime.same_step import kinds_of_arguments
 from tf_libra.runtime.training_step import TrainingFunction
 
@@ -92,6 +94,7 @@ class FamilyStep:
         self._is_checked = False
         self._turns = Turns()
         self._num_steps = 0  # of these trials, tuning included
+        self._num_unlike = 0  # steps meanwhile whose batches differ in kind between ranks
         self._start: float | None = None  # of the first of them
         self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
         self._num_measured: defaultdict[str, int] = defaultdict(int)  # steps of measurements
@@ -99,9 +102,8 @@ class FamilyStep:
 
     def _number_steps_from(self, number: int) -> None:
         """Numbers the next step of every strategy after a step, as the script counts them."""
-        self._first.step_number = number
-        for candidate in self._candidates.steps.values():
-            candidate.step_number = number
+        for step in self._every_step:
+            step.step_number = number
 
     # The user's interface.
 
@@ -116,7 +118,7 @@ class FamilyStep:
             step.is_method = value
 
     @property
-    def _every_step(self) -> list[TrainingStep]:
+    def _every_step(self) -> list[TrainingFunction | CandidateStep]:
         return [self._first, *self._candidates.steps.values()]
 
     @property
@@ -199,19 +201,15 @@ class FamilyStep:
             self._begin()
         if self._is_alone:
             return self._first.step(args, kwargs, num_steps)
-        candidates = self._candidates.steps.values()
-        self._number_steps_from(
-            max(self._first.step_number, *(candidate.step_number for candidate in candidates), 0)
-        )
+        self._number_steps_from(max(step.step_number for step in self._every_step))
+        self._active = FIRST
         if num_steps != 1 or is_weighted():
             # No other strategy runs several steps, or ranks without a batch.
-            self._active = FIRST
             self._is_chosen |= num_steps != 1 and not self._turns.have_begun
             return self._first.step(args, kwargs, num_steps)
         if not self._is_cache_read and self._first.state.origin is PlanSource.CACHED:
             self._use_cached(args, kwargs)
         if not self._compare_ranks(args, kwargs):
-            self._active = FIRST
             return self._first.step(args, kwargs)
         if self._is_chosen and not self._has_drifted():
             return self._run_chosen(args, kwargs)
@@ -233,12 +231,16 @@ class FamilyStep:
             if any(is_slow for _, is_slow, _ in everyone):
                 self._turns.end_after_round()
             if any(is_late for _, _, is_late in everyone):
-                for name in self._candidates.eligible:
-                    if not self._turns.seconds.get(name):
-                        self._candidates.leave_out(name, UNTIMED, is_slow=True)
+                timed = [name for name, seconds in self._turns.seconds.items() if seconds]
+                self._candidates.leave_out_unless(timed, UNTIMED, is_slow=True)
                 self._turns.end()
-        first, *_ = everyone[0]
-        return all(kinds == first for kinds, _, _ in everyone)
+        if all(kinds == everyone[0][0] for kinds, _, _ in everyone):
+            return True
+        self._num_unlike += not self._is_chosen
+        if self._num_unlike == MAX_STEPS and not self._is_chosen:  # trials would never end
+            self._candidates.leave_out_unless((), UNLIKE)
+            self._choose(FIRST)
+        return False
 
     def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._active = self._chosen
@@ -263,9 +265,8 @@ class FamilyStep:
             self._first.count_other_step(name)
             return result
         self._turns.leave_out(name)
-        self._medians.pop(name, None)
         if self._is_chosen:
-            self._choose(choose_fastest(self._medians) if FIRST in self._medians else FIRST)
+            self._choose(self._fastest)
         self._active = FIRST
         return self._first.step(args, kwargs)
 
@@ -296,7 +297,6 @@ class FamilyStep:
                 self._candidates.check(args, kwargs, *times)
             candidate = self._candidates.next_repeated
             if candidate is not None:
-                self._active = FIRST
                 return self._candidates.repeat(candidate, args, kwargs)
         is_timed = self._advance()
         name = self._active
@@ -319,25 +319,20 @@ class FamilyStep:
         is_timed = not self._is_repeated or len(self._plan_seconds) >= REFERENCE_STEPS
         return self._first.settled and is_timed
 
-    @property
-    def _most_measured(self) -> int:
-        _, num_ranks = self._first.rendezvous.place
-        return MAX_MEASURED_PER_RANK * num_ranks
-
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
         if not self._turns.have_begun:
             if not self._is_reference_timed:
-                self._active = FIRST
                 return False
+            most = MAX_MEASURED_PER_RANK * self._first.rendezvous.place[1]
             for name, step in self._members.items():
                 if step.settled:
                     continue
-                if self._num_measured[name] < self._most_measured:
+                if self._num_measured[name] < most:
                     self._num_measured[name] += 1
                     self._active = name
                     return False
-                self._candidates.leave_out(name, describe_unmeasured(self._most_measured))
+                self._candidates.leave_out(name, describe_unmeasured(most))
             self._candidates.leave_out_predicted()
             if len(self._members) > 1:
                 self._turns = Turns(tuple(self._members), self._num_steps)
@@ -346,8 +341,14 @@ class FamilyStep:
             return True
         if self._turns.have_begun:
             self._medians = combine_ranks(self._first.exchange(self._turns.seconds))
-        self._choose(choose_fastest(self._medians) if self._medians else FIRST)
+        self._choose(self._fastest)
         return False
+
+    @property
+    def _fastest(self) -> str:
+        """The fastest strategy that takes part; of an earlier job, not all that were timed do."""
+        seconds = {name: self._medians[name] for name in self._members if name in self._medians}
+        return choose_fastest(seconds) if FIRST in seconds else FIRST
 
     def _choose(self, name: str) -> None:
         """Goes on with a strategy."""
@@ -395,6 +396,5 @@ class FamilyStep:
         self._show_families(choice.families)
 
     def _log(self, message: str) -> None:
-        rank, _ = self._first.rendezvous.place
-        if rank == 0:
-            log_utils.logger(rank).info("strategies: %s", message)
+        if self._first.rendezvous.place[0] == 0:
+            log_utils.logger(0).info("strategies: %s", message)

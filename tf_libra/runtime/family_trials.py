@@ -52,6 +52,9 @@ def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, 
 UNTIMED = f"trials have taken {formatting.time(MAX_SECONDS_OF_ALL)} without its turns"
 """Reason of a strategy that was not timed."""
 
+UNLIKE = f"batches of {MAX_STEPS} steps differed in kind between ranks"
+"""Reason of strategies for which ranks need batches of the same shapes, dtypes and types."""
+
 
 def describe_unmeasured(num_steps: int) -> str:
     """Returns why a strategy is left out that measures the first arguments alone."""
