@@ -136,6 +136,16 @@ def twice() -> Any:
 
 
 @cases
+def short_on_one_rank() -> Any:
+    """The last batch of an execution, which is one graph if it is whole on every rank."""
+    model = compiled(plain_model, steps_per_execution=2)
+    tf_libra.keras.optimize(model, "syneasgd", max_tuning_steps=2)
+    for is_short in (*[False] * 4, RANK == 0, False):
+        model.fit(data(alone=False, short=is_short).skip(STEPS - 2), epochs=1, verbose=0)
+    return float(sum(np.abs(value).sum() for value in weights(model).values()))
+
+
+@cases
 def replaced() -> Any:
     """`compile` and `optimize` again, and `compile` alone: what was before is closed."""
     logdir, open_files = FOLDER / "replaced", []

@@ -80,6 +80,10 @@ def test_fit_ends_under_a_plan_that_fits_the_graph(job: Job, case: str) -> None:
     assert plan.strategy in job.value(case)["explained"]
 
 
+def test_steps_of_an_execution_are_one_graph_on_all_ranks_or_on_none(job: Job) -> None:
+    assert job.value("short_on_one_rank", 0) == job.value("short_on_one_rank", 1)
+
+
 def test_callbacks_run_as_often_as_keras_says(job: Job) -> None:
     assert len(job.value("plain")["calls"]) == STEPS * EPOCHS
     assert len(job.value("several_steps")["calls"]) == math.ceil(STEPS / 4) * EPOCHS
@@ -169,7 +173,7 @@ SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("first", "other", "alike"),
     [
         ((tf.zeros([4, 2]), None), (tf.ones([4, 2]), None), True),
         ((tf.zeros([4, 2]), None), (tf.zeros([4, 2]), tf.zeros([4])), False),

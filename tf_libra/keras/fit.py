@@ -331,8 +331,9 @@ def _train_function(
             raise StopIteration
         _build(model, batches[0])
         uneven.exchange()
-        is_full = len(batches) == model.steps_per_execution
-        if is_full and steps.runs_several and not uneven.differ and _are_alike(batches):
+        is_several = 1 < len(batches) == model.steps_per_execution
+        can_join = is_several and steps.runs_several and not uneven.differ
+        if can_join and uneven.agree(_are_alike(batches)):
             uneven.count(len(batches))
             return steps.several(len(batches), batches)
         # Tuning measures single steps, other strategies than data parallelism run them, a graph for

@@ -17,6 +17,7 @@ from tf_libra.coordination import current_job
 from tf_libra.keras import multi_worker_fit
 
 _PLACE = "the first batch of an epoch"
+_EXECUTION = "the next batches of an epoch"
 
 
 class _Epochs(keras.callbacks.Callback):
@@ -104,6 +105,20 @@ class UnevenEpochs:
         self._is_exchanged = True
         is_known = all(isinstance(length, int) and length > 0 for length in lengths)
         self._lengths = lengths if is_known and len(set(lengths)) > 1 else []
+
+    def agree(self, is_alike: bool) -> bool:
+        """Returns whether all ranks have alike batches; shapes may differ on one rank alone.
+
+        Raises:
+            HorovodInternalError: see `exchange`.
+        """
+        control = current_job.get_control()
+        if control is None:
+            return is_alike
+        everyone = current_job.run_at(
+            _EXECUTION, "fit", control, lambda control: control.all_gather(is_alike)
+        )
+        return all(everyone)
 
     @property
     def differ(self) -> bool:
