@@ -96,7 +96,6 @@ std::vector<Gather> GathersOf(const std::vector<const ShardedGroup*>& groups,
   gathers.erase(std::remove_if(gathers.begin(), gathers.end(),
                                [](const Gather& gather) { return gather.root < 0; }),
                 gathers.end());
-  for (Gather& gather : gathers) std::sort(gather.assigns.begin(), gather.assigns.end());
   return gathers;
 }
 

@@ -30,7 +30,7 @@ DOCTEST_TEST_CASE("GathersFollowThePlanOrTheAllReduces") {
 
   const std::vector<GatherGroup> planned = {{{"c", "b"}, 2}, {{"a"}, 1}};
   const std::vector<Gather> gathers = GathersOf({&two, &one}, planned);
-  DOCTEST_CHECK((assigns(gathers) == Nodes{{12, 13, 15}, {11}}));
+  DOCTEST_CHECK((assigns(gathers) == Nodes{{13, 12, 15}, {11}}));
   DOCTEST_CHECK((gathers[0].num_threads == 2 && gathers[1].num_threads == 1));
   // Updates of `one` stay whole.
   DOCTEST_CHECK((assigns(GathersOf({&two}, planned)) == Nodes{{13}}));

@@ -40,7 +40,7 @@ class UpdateShardings {
 
 bool IsReshape(const std::string& op);
 
-// Python lets these ops through only if they sum all elements.
+// Python lets these ops through only if they sum all elements, over all axes.
 bool IsSum(const std::string& op);
 
 // The mode of LibraAssignOwned; nullptr for an op that is no dense assignment.

@@ -55,6 +55,7 @@ std::string GraphJson(const std::string& graph_id, const GraphReport& report) {
   return absl::StrCat("{\"graph\": ", QuotedJson(graph_id), ", \"serial\": ", report.serial,
                       ", \"in_force\": ", in_force,
                       ", \"groups\": ", Array(report.groups, GroupJson),
+                      ", \"exchanged\": ", Array(report.exchanged, QuotedJson),
                       ", \"left\": ", Array(report.left, QuotedJson),
                       ", \"skipped\": ", Array(report.skipped, SkippedJson), "}");
 }

@@ -45,6 +45,8 @@ enum class Outcome { kUnknown, kActive, kLost };
 
 struct GraphReport {
   std::vector<ReportedGroup> groups;  // in the order in which they run
+  // Names of sums and gathered variables, in the order in which sharded updates exchange them.
+  std::vector<std::string> exchanged;
   std::vector<Skipped> skipped;
   Outcome outcome = Outcome::kUnknown;
   std::vector<std::string> left;  // tensors that are executed as they were traced; set with outcome

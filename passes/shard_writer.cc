@@ -74,9 +74,9 @@ void ShardWriter::WriteParts() {
   }
 }
 
-std::string ShardWriter::WriteSums(const std::set<int>& sums,
+std::string ShardWriter::WriteSums(int root, const std::vector<NamedSum>& sums,
                                    const std::vector<std::string>& after) {
-  const NodeDef& reduce = graph_->node(*roots_.begin());
+  const NodeDef& reduce = graph_->node(root);
   NodeDef axis;
   axis.set_name(NewName(absl::StrCat(reduce.name(), "_axis")));
   axis.set_op("Const");
@@ -91,7 +91,10 @@ std::string ShardWriter::WriteSums(const std::set<int>& sums,
   all.set_device(reduce.device());
   std::vector<tensorflow::DataType> dtypes;
   std::vector<int> dims;
-  for (const int node : sums) {
+  std::string names;
+  for (const auto& [node, name] : sums) {
+    absl::StrAppend(&names, names.empty() ? "" : "; ", name);
+    exchanged_.push_back(name);
     dims.push_back(updates_.NumDimsOfSum(node));
     NodeDef* const sum = graph_->mutable_node(node);
     NodeDef whole;
@@ -113,7 +116,7 @@ std::string ShardWriter::WriteSums(const std::set<int>& sums,
   }
   AddNodeAttr("Ts", dtypes, &all);
   AddNodeAttr("dims", dims, &all);
-  AddNodeAttr("name_of_all", absl::StrCat("sums of ", reduce.name()), &all);
+  AddNodeAttr("name_of_all", absl::StrCat(sums.size(), " sums: ", names), &all);
   for (const char* shared : {"plan", "function"}) {
     const auto found = reduce.attr().find(shared);
     if (found != reduce.attr().end()) (*all.mutable_attr())[shared] = found->second;
@@ -124,9 +127,9 @@ std::string ShardWriter::WriteSums(const std::set<int>& sums,
   return all.name();
 }
 
-std::vector<std::string> ShardWriter::WriteGathers(const Gather& planned,
-                                                   const std::vector<std::string>& after,
-                                                   bool in_background) {
+std::vector<std::string> ShardWriter::WriteGathers(
+    const Gather& planned, const std::unordered_map<int, std::string>& variables,
+    const std::vector<std::string>& after, bool in_background) {
   const NodeDef reduce = graph_->node(planned.root);
   std::map<tensorflow::DataType, std::vector<int>> by_dtype;
   for (const int node : planned.assigns) {
@@ -147,7 +150,8 @@ std::vector<std::string> ShardWriter::WriteGathers(const Gather& planned,
       const int handle = updates_.HandleOf(node);
       if (!handles.insert(handle).second) continue;
       gather.add_input(graph_->node(handle).name());
-      names.push_back(absl::StrCat("updated ", names.size(), " by ", name));
+      names.push_back(absl::StrCat(variables.at(handle), " in ", name));
+      exchanged_.push_back(names.back());
     }
     AddNodeAttr("N", static_cast<int>(names.size()), &gather);
     AddNodeAttr("dtype", dtype, &gather);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/derivations.h"
 #include "passes/gather_order.h"
 #include "passes/owned_updates.h"
 #include "tensorflow/core/framework/graph.pb.h"
@@ -32,15 +33,20 @@ class ShardWriter {
   void WriteScatter(int root);
   void WriteParts();
   // Lets nodes that sum owned parts, at least one, add their sums over all ranks. Returns the node
-  // that does so, which comes after `after`.
-  std::string WriteSums(const std::set<int>& sums, const std::vector<std::string>& after);
+  // that does so, which comes after `after` and follows the all-reduce `root` in its attributes.
+  std::string WriteSums(int root, const std::vector<NamedSum>& sums,
+                        const std::vector<std::string>& after);
   // Writes one gather per dtype. Returns their names. One `in_background` may go on when the graph
-  // has ended.
+  // has ended. `variables` are names by the node of the handle.
   std::vector<std::string> WriteGathers(const Gather& planned,
+                                        const std::unordered_map<int, std::string>& variables,
                                         const std::vector<std::string>& after, bool in_background);
   // Renames assignments of weights, and adds what WriteGathers has made. `copies` has the copy of
   // the step that each assignment belongs to.
   void Finish(const std::unordered_map<int, int>& copies);
+
+  // The names of all sums and gathered variables, in the order in which ranks exchange them.
+  const std::vector<std::string>& exchanged() const { return exchanged_; }
 
  private:
   std::string NewName(std::string name);
@@ -73,6 +79,7 @@ class ShardWriter {
   std::map<std::string, std::vector<int>> in_background_;
   std::map<std::string, std::string> ends_;
   std::vector<tensorflow::NodeDef> added_;
+  std::vector<std::string> exchanged_;
 };
 
 }  // namespace tf_libra

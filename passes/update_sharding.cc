@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "passes/derivations.h"
 #include "passes/gather_order.h"
 #include "passes/indexed_graph.h"
 #include "passes/pending_all_reduces.h"
@@ -88,11 +89,23 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
   if (!sums.empty() && reduces.size() > 1) {
     return keep_whole("an update sums all elements, and the graph holds several steps");
   }
+  std::vector<int> in_step(sums.begin(), sums.end());
+  for (const std::vector<std::string>& of_copy : reduces) {
+    for (const std::string& name : of_copy) in_step.push_back(updates.index().at(name));
+  }
+  if (!ShareContext(*indexed, in_step)) {
+    // What waits for an op in a branch that is not taken does not run.
+    return keep_whole("an all-reduce is conditional or in a loop");
+  }
+  const Derivations derivations(updates, parts, sums, groups, indexed->order, sharded);
+  std::vector<NamedSum> named_sums;
+  if (!derivations.NameSums(sums, &named_sums, &reason)) return keep_whole(reason);
+  const auto variables = derivations.NameVariables(&groups);
 
   ShardWriter writer(updates, parts, &sharded);
   for (const ShardedGroup& group : groups) writer.WriteScatter(group.root);
   std::vector<std::string> sums_of_parts;
-  if (!sums.empty()) sums_of_parts = {writer.WriteSums(sums, reduces[0])};
+  if (!sums.empty()) sums_of_parts = {writer.WriteSums(groups[0].root, named_sums, reduces[0])};
   // Ranks have to agree on one order: the all-reduces of a copy, its gathers, those of the next.
   std::vector<std::string> before;
   for (size_t copy = 0; copy < reduces.size(); ++copy) {
@@ -113,7 +126,7 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
     std::vector<std::string> after = reduces[copy];
     after.insert(after.end(), sums_of_parts.begin(), sums_of_parts.end());
     for (const Gather& planned : GathersOf(order, gathers)) {
-      for (std::string& gather : writer.WriteGathers(planned, after, in_background)) {
+      for (std::string& gather : writer.WriteGathers(planned, variables, after, in_background)) {
         after = before = {gather};
       }
     }
@@ -124,6 +137,7 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
     return keep_whole(absl::StrCat("updates at the owner would close a cycle: ", reason));
   }
   for (const ShardedGroup& group : groups) group.reported->is_sharded = true;
+  report->exchanged = writer.exchanged();
   *graph = std::move(sharded);
 }
 

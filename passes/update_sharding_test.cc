@@ -169,14 +169,97 @@ DOCTEST_TEST_CASE("SumsOfPartsAreAddedOverRanks") {
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("half_partial")), Inputs{"reduce"});
   const auto& sums = nodes.at("reduce_sums");
   DOCTEST_CHECK_EQ(sums.op(), "LibraSumPartials");
-  DOCTEST_CHECK_EQ(InputsOf(sums), (Inputs{"sum_partial", "half_partial", "^reduce"}));
-  DOCTEST_CHECK_EQ(sums.attr().at("dims").list().i(0), 2);
-  DOCTEST_CHECK_EQ(sums.attr().at("dims").list().i(1), 0);
-  DOCTEST_CHECK_EQ(InputsOf(nodes.at("half")), Inputs{"reduce_sums:1"});
+  DOCTEST_CHECK_EQ(InputsOf(sums), (Inputs{"half_partial", "sum_partial", "^reduce"}));
+  DOCTEST_CHECK_EQ(sums.attr().at("dims").list().i(0), 0);
+  DOCTEST_CHECK_EQ(sums.attr().at("dims").list().i(1), 2);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("sum")), Inputs{"reduce_sums:1"});
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("norm")), (Inputs{"sum", "half"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("clipped")), (Inputs{"reduce", "norm_owned_part"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
                    (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums"}));
+}
+
+// What runs only in a branch that is taken must not hold up what always runs.
+DOCTEST_TEST_CASE("AConditionalAllReduceKeepsTheUpdateWhole") {
+  MomentumStep step;
+  step.graph.Add("Switch", "switch", {"decay", "decay"});
+  step.graph.Add("Identity", "in_branch", {"switch:1"});
+  step.graph.Reduce("conditional", "in_branch");
+  DOCTEST_CHECK(!step.Shard());
+  DOCTEST_CHECK_EQ(step.report.groups[0].whole, "an all-reduce is conditional or in a loop");
+}
+
+// Two tensors, each updated by its norm and another factor.
+struct NormStep {
+  Graph graph;
+  GraphReport report;
+
+  // Adds the tensors in the order of `names`. `extra` makes one rank's graph another.
+  explicit NormStep(const Inputs& names, const Inputs& extra = {}) {
+    tensorflow::NodeDef* const reduce = graph.Reduce("reduce", "gradient", "a");
+    reduce->add_input("gradient");
+    tensorflow::AddNodeAttr("plan", "p", reduce);
+    (*reduce->mutable_attr())["tensor_names"].mutable_list()->add_s("b");
+    for (const std::string& name : names) {
+      const std::string gradient = name == "a" ? "reduce" : "reduce:1";
+      // Ranks may number arguments otherwise.
+      const int index = name == names[0] ? 3 : 5;
+      tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", name));
+      Add("L2Loss", "norm_" + name, {gradient});
+      Add("Mul", "scaled_" + name, {gradient, "norm_" + name});
+      tensorflow::AddNodeAttr(
+          "dtype", tensorflow::DT_FLOAT,
+          graph.Add("AssignSubVariableOp", "assign_" + name, {name, "scaled_" + name}));
+    }
+    graph.Add("Placeholder", "one_factor");
+    graph.Add("Placeholder", "another_factor");
+    for (const std::string& factor : extra) {
+      Add("Mul", "by_" + factor, {"reduce", factor});
+      Add("L2Loss", "norm_by_" + factor, {"by_" + factor});
+    }
+    ReportedGroup group;
+    group.node = "reduce";
+    group.tensors = {{"a", "gradient", 0}, {"b", "gradient", 0}};
+    report.groups = {group};
+    ShardUpdates({{{"a", 100}, {"b", 100}}, {}}, {}, {}, &report, &graph.def);
+  }
+
+  void Add(const std::string& op, const std::string& name, const Inputs& inputs) {
+    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, graph.Add(op, name, inputs));
+  }
+
+  std::string NameOfSums() const {
+    return ByName(graph.def).at("reduce_sums").attr().at("name_of_all").s();
+  }
+};
+
+DOCTEST_TEST_CASE("RanksExchangeInOneOrder") {
+  const NormStep one({"a", "b"}), other({"b", "a"});
+  DOCTEST_CHECK_EQ(one.report.exchanged.size(), 4);
+  DOCTEST_CHECK((one.report.exchanged == other.report.exchanged));
+  DOCTEST_CHECK_EQ(one.NameOfSums(), other.NameOfSums());
+  for (const NormStep* step : {&one, &other}) {
+    const auto nodes = ByName(step->graph.def);
+    DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums")),
+                     (Inputs{"norm_a_partial", "norm_b_partial", "^reduce"}));
+    const Inputs gathered = InputsOf(nodes.at("reduce_gather"));
+    DOCTEST_CHECK((gathered[0] == "a" && gathered[1] == "b"));
+  }
+}
+
+DOCTEST_TEST_CASE("RanksTellOtherSumsApart") {
+  const NormStep one({"a", "b"}), other({"a", "b"}, {"one_factor"});
+  DOCTEST_CHECK(other.report.groups[0].is_sharded);
+  DOCTEST_CHECK(one.NameOfSums() != other.NameOfSums());
+}
+
+DOCTEST_TEST_CASE("SumsThatAreAlikeKeepTheUpdateWhole") {
+  const NormStep step({"a", "b"}, {"one_factor", "another_factor"});
+  DOCTEST_CHECK_EQ(step.report.groups[0].whole,
+                   "'norm_by_one_factor' and 'norm_by_another_factor' sum alike, so that ranks "
+                   "cannot tell them apart");
+  // Equal sums may be exchanged in any order.
+  DOCTEST_CHECK(NormStep({"a", "b"}, {"one_factor"}).report.groups[0].is_sharded);
 }
 
 // One exchange adds all sums, so none may depend on another.

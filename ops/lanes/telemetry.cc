@@ -5,29 +5,13 @@
 #include <map>
 #include <utility>
 
+#include "ops/lanes/fnv.h"
 #include "ops/lanes/json.h"
 
 namespace tf_libra {
 namespace {
 
 constexpr size_t kNamed = 3;  // tensors that a message names
-
-// FNV-1a: names two ranks' operations the same; it need not withstand an adversary.
-class Fnv {
- public:
-  void Add(const std::string& text) {
-    for (const char c : text) AddByte(static_cast<uint8_t>(c));
-    AddByte(0xff);  // "ab", "c" is not "a", "bc"
-  }
-  void Add(int64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(value >> shift));
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  void AddByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
-  uint64_t value_ = 0xcbf29ce484222325u;
-};
 
 std::string OperationJson(const OperationInfo& operation) {
   std::string out =

@@ -249,6 +249,10 @@ def test_updates_written_by_hand_that_mix_elements(
         (lambda g, w, s: g * tf.nn.l2_loss(g) * tf.reduce_sum(g * s, keepdims=True), True),
         (lambda g, w, s: g * tf.reduce_sum(tf.reverse(s, [0])), False),
         (lambda g, w, s: g * tf.reduce_sum(g, axis=-1, keepdims=True), False),
+        # One element, but of a vector, as there are other axes of one element.
+        (lambda g, w, s: g * tf.reduce_sum(tf.reshape(g, [-1, 1]), axis=0), False),
+        (lambda g, w, s: g * tf.reduce_sum(g[:, None], axis=0, keepdims=True)[0], False),
+        (lambda g, w, s: g * tf.reduce_sum(tf.reshape(g, [-1, 1]), axis=[0, 1]), True),
     ],
 )
 def test_sums_of_all_elements_mix_nothing_if_ranks_add_them(

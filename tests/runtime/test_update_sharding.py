@@ -104,6 +104,18 @@ def test_saving_slots_on_one_rank_is_an_error_on_all(sharded: Job) -> None:
     assert all("rank 0" in error for error in errors[1:])
 
 
+def test_ranks_exchange_in_one_order_whatever_their_graphs(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        assert sharded.value("other_ops", rank) == []
+
+
+def test_a_sum_on_one_rank_alone_is_an_error_that_names_it(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        error = sharded.error("other_sums", rank)
+        assert "7 sums: L2Loss of v0" in error
+        assert "6 sums: Sum of v0" in error
+
+
 def test_death_between_reduction_and_gather_ends_the_other_ranks(
     run_job: Callable[..., Job],
 ) -> None:

@@ -187,9 +187,18 @@ class _ElementInterpreter(Interpreter):
         if _ELEMENTWISE.match(node.op):
             operands = list(zip(node.inputs, inputs, strict=True))
             return self._align(node, operands, node.sizes[0] if node.sizes else _UNKNOWN)
-        if self._adds_sums and node.op in _SUMS and tuple(node.sizes) == (1,):
+        if self._adds_sums and self._sums_all(node):
             return inputs[0] & self._mixtures | self._mix(node, union(inputs[1:]))
         return self._mix(node, union(inputs))
+
+    def _sums_all(self, node: Node) -> bool:
+        """Returns whether a node sums all elements, and over all axes, as the graph pass assumes.
+
+        A sum over some axes may have a single element, too, but other dimensions.
+        """
+        if node.op not in _SUMS or tuple(node.sizes) != (1,):
+            return False
+        return node.rank == (size_of(node.inputs[1], self._sizes) if node.keeps_dims else 0)
 
     def _write_to_variables(self, node: Node, inputs: list[int], condition: int) -> int:
         positions = handle_inputs(node.op, len(inputs))

@@ -78,6 +78,7 @@ class GraphReport:
         groups: all-reduces that the pass has written, in the order in which they run.
         left: names of tensors that are all-reduced as traced.
         skipped: texts about what the pass has left unchanged, with reasons.
+        exchanged: names of the sums and weights that sharded updates exchange, in order.
     """
 
     name: str
@@ -85,6 +86,7 @@ class GraphReport:
     groups: tuple[PlacedGroup, ...]
     left: tuple[str, ...]
     skipped: tuple[str, ...]
+    exchanged: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -100,7 +102,7 @@ class GraphReport:
             ]
             for group in self.groups
         ]
-        text = json.dumps([self.in_force, written, self.left])
+        text = json.dumps([self.in_force, written, self.exchanged, self.left])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -265,7 +267,14 @@ def _graph_report(graph: dict[str, Any]) -> GraphReport:
         for group in graph["groups"]
     )
     skipped = tuple(map(_in_words, graph["skipped"]))
-    return GraphReport(graph["graph"], graph["in_force"], groups, tuple(graph["left"]), skipped)
+    return GraphReport(
+        graph["graph"],
+        graph["in_force"],
+        groups,
+        tuple(graph["left"]),
+        skipped,
+        tuple(graph["exchanged"]),
+    )
 
 
 def _in_words(skipped: dict[str, str]) -> str:

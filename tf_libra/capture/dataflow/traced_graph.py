@@ -39,6 +39,8 @@ class Node:
         constant: value of a small constant; equal constants have equal values.
         attributes: values of the attributes that begin with `ATTRIBUTE_PREFIX`.
         sizes: number of elements of each output, -1 if unknown; empty if read without sizes.
+        rank: number of dimensions of the first output, -1 if unknown.
+        keeps_dims: whether a reduction keeps the dimensions that it reduces.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Node:
     constant: bytes
     attributes: Mapping[str, str]
     sizes: tuple[int, ...] = ()
+    rank: int = -1
+    keeps_dims: bool = False
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,8 @@ def _read_nodes(definitions: Iterable[Any], known: set[str]) -> tuple[Node, ...]
                 if name.startswith(ATTRIBUTE_PREFIX)
             },
             _read_sizes(node.attr),
+            _read_rank(node.attr),
+            node.attr["keep_dims"].b if "keep_dims" in node.attr else False,
         )
         for node in definitions
     )
@@ -227,6 +233,11 @@ def _read_sizes(attributes: Any) -> tuple[int, ...]:
     if "_output_shapes" not in attributes:
         return ()
     return tuple(_num_elements(shape) for shape in attributes["_output_shapes"].list.shape)
+
+
+def _read_rank(attributes: Any) -> int:
+    shapes = attributes["_output_shapes"].list.shape if "_output_shapes" in attributes else ()
+    return len(shapes[0].dim) if shapes and not shapes[0].unknown_rank else -1
 
 
 def _num_elements(shape: Any) -> int:
