@@ -102,8 +102,9 @@ def test_first_step_after_ranks_have_changed_exchanges_nothing_with_those_of_the
 def test_ranks_compare_arguments_once_data_parallelism_has_tuned(
     first: DataParallelism, step: FamilyStep
 ) -> None:
-    step.step((tf.zeros([4, 2]), 3), {})
-    assert first.kinds == [[["float32 (4, 2)", "3"], False, False]]
+    step.step((tf.zeros([4, 2]), 3, Phase.RUN, tf.float16), {})
+    kinds = ["float32 (4, 2)", "3", repr(Phase.RUN), "tf.float16"]
+    assert first.kinds == [[kinds, False, False]]
 
 
 @pytest.fixture

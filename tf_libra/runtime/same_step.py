@@ -5,6 +5,7 @@ norm of their difference. A loss that is a sum, or that relates examples to each
 variables by other amounts, and metrics of the joint batch have other values than each rank's own.
 """
 
+import enum
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -125,5 +126,5 @@ def _kind_of_argument(leaf: Any) -> str:
     is_array = tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
     if is_array and leaf.dtype != tf.resource:
         return f"{leaf.dtype.name} {tuple(leaf.shape)}"
-    is_literal = leaf is None or isinstance(leaf, bool | int | float | str)
-    return repr(leaf) if is_literal else type(leaf).__qualname__
+    is_value = leaf is None or isinstance(leaf, bool | int | float | str | enum.Enum | tf.DType)
+    return repr(leaf) if is_value else type(leaf).__qualname__

@@ -1,5 +1,6 @@
 """Model-parallel training function, as the user's script calls it."""
 
+import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ class StagedTraining:
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._traced_ahead: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._executions: dict[tuple[Hashable, ...], StepExecutor] = {}  # under the current layout
-        self._own_results: dict[SizedTraces, OwnResults] = {}
+        self._own_results = weakref.WeakKeyDictionary[SizedTraces, OwnResults]()
         self._layout: Layout | None = None
         self._current: StepExecutor | None = None
         self._holding = StageVariables(self._identity, self)
@@ -258,10 +259,9 @@ class StagedTraining:
         self._use(layout if fitting.replica_groups == layout.replica_groups else fitting)
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
-        execution, traces = self._executions[key], self._traces[key]
-        leaves = step_arguments.flatten_tensors(given)
-        arguments = [leaves[place] for place in traces.input_order]
-        return Prepared(traces, execution, arguments)
+        traces, leaves = self._traces[key], step_arguments.flatten_tensors(given)
+        arguments = [leaves[index] for index in traces.input_order]
+        return Prepared(traces, self._executions[key], arguments)
 
     @property
     def _control(self) -> Control:
@@ -349,10 +349,8 @@ class StagedTraining:
         self._holding.clear_owners()
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
-            if (
-                layout.for_batch(self._traces[key].examples_per_rank).replica_groups
-                == layout.replica_groups
-            ):
+            fitting = layout.for_batch(self._traces[key].examples_per_rank)
+            if fitting.replica_groups == layout.replica_groups:
                 self._executions[key] = self._execution(self._traces[key])
 
     def _execution(self, traces: SizedTraces) -> StepExecutor:
@@ -368,8 +366,8 @@ class StagedTraining:
         traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
         lanes = LanesTransport(rank, self._identity, around_wait)
         count, computing = traces.examples_per_rank, self._holding.computing
-        own_results = self._own_results.get(traces)
-        execution = make_executor(layout, traced, count, lanes, computing, own_results)
+        own = self._own_results.get(traces)
+        execution = make_executor(layout, traced, count, lanes, computing, own)
         averaged = set(execution.averaged_metrics.values()) - self._warned
         self._warned |= averaged
         warn_of_averages(self._reporter.log, self._name, averaged)
