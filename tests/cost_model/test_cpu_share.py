@@ -83,6 +83,16 @@ def test_overlap_hides_only_waiting_for_the_wire() -> None:
     assert float(no_wire.exclusive_seconds(10**6, 1)) == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("factor", [0.01, 0.5, 1.0, 4.0])
+def test_links_may_be_slower_than_shared_memory(factor: float) -> None:
+    """On one host, lanes send as fast as their cores copy."""
+    model = ProcessorModel(2, 1e-4, 1e-9, wire_per_byte=0.0)
+    slower = model.with_link_rate(factor)
+    assert slower.work_per_byte == model.work_per_byte
+    rate = float(slower.exclusive_rate(1)) / float(model.exclusive_rate(1))
+    assert rate == pytest.approx(min(factor, 1.0))
+
+
 @given(models)
 def test_json_round_trip_is_identical(model: ProcessorModel) -> None:
     assert cost_model_from_json(model.to_json()) == model

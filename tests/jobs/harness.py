@@ -130,6 +130,22 @@ def restart_engine() -> None:
         running.close()
 
 
+def restart_horovod() -> None:
+    """Ends Horovod's job, and begins another of the same ranks.
+
+    Each rank deletes its address when its job ends. A rank that begins the next one earlier than
+    another has ended this one would find the address of the old job.
+    """
+    hvd.shutdown()
+    number = sum(1 for _ in FOLDER.glob(f"ended.*.{RANK}"))
+    (FOLDER / f"ended.{number}.{RANK}").touch()
+    deadline = time.monotonic() + 60.0
+    while sum(1 for _ in FOLDER.glob(f"ended.{number}.*")) < SIZE:
+        assert time.monotonic() < deadline, "another rank has not ended Horovod's job"
+        time.sleep(0.01)
+    hvd.init()
+
+
 def barrier() -> None:
     """Returns when every rank has called it."""
     if _IS_LAUNCHED:

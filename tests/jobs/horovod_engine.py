@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases, restart_engine
+from harness import RANK, SIZE, Cases, restart_engine, restart_horovod
 
 import tf_libra
 from tf_libra import strategies
@@ -268,8 +268,7 @@ def condition_of_one_rank() -> Any:
     except tf.errors.FailedPreconditionError as error:
         message = str(error)
     same = [bool((v == before[name]).all()) for name, v in model.weights().items()]
-    hvd.shutdown()
-    hvd.init()
+    restart_horovod()
     return {"message": message, "same": same}
 
 

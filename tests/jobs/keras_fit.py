@@ -11,7 +11,7 @@ import models
 import numpy as np
 import tensorflow as tf
 from fit_families import add_cases
-from harness import FOLDER, RANK, SIZE, Cases, restart_engine
+from harness import FOLDER, RANK, SIZE, Cases, restart_engine, restart_horovod
 from keras_models import (
     SHARD,
     STEPS,
@@ -379,8 +379,7 @@ def after_a_reset() -> None:
             for inputs, labels in data(alone).take(2):
                 model.train_on_batch(inputs, labels)
             if not alone:
-                hvd.shutdown()
-                hvd.init()
+                restart_horovod()
 
     plain, ours = compiled(plain_model), compiled(plain_model)
     train(plain, alone=True)

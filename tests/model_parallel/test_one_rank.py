@@ -221,7 +221,7 @@ def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> 
     [
         ("normalized", "batch statistics"),
         ("sparse", "gradients are sparse"),
-        ("metric", "'ReadVariableOp"),
+        ("metric", "'Cast/ReadVariableOp' takes the state of a metric"),
         ("summed", "variable "),
         ("failing", "InvalidArgumentError: "),
         ("slow", "a step took "),

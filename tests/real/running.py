@@ -20,6 +20,7 @@ import tf_libra
 import tf_libra.keras
 from tf_libra.backends import engine as engine_lib
 from tf_libra.planning.strategy import ChosenThreads, Draft, groups_from_stops
+from tf_libra.specs.backward_profile import is_rows
 
 # Tuning that ends early still leads through every phase that other ranks have to follow.
 MAX_TUNING_STEPS = 2
@@ -308,6 +309,18 @@ def use_float64() -> None:
     keras.config.set_dtype_policy("float64")
 
 
+def _planned(plan: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yields threads and tensors of all-reduces, of which rows of a gradient have their own."""
+    dtypes = plan.dtypes or (None,) * len(plan.tensor_names)
+    for group in plan.groups:
+        members = range(group.start, group.stop)
+        rows = [index for index in members if is_rows(dtypes[index])]
+        dense = [index for index in members if index not in rows]
+        parts = [dense] if any(plan.num_bytes[index] for index in dense) else []
+        for part in (*parts, *([index] for index in rows)):
+            yield group.num_threads, [plan.tensor_names[index] for index in part]
+
+
 def executed(by: By) -> dict[str, Any]:
     """Phases, plans, and all-reduces since the last plan came into force, as JSON values.
 
@@ -324,11 +337,7 @@ def executed(by: By) -> dict[str, Any]:
                 "is_planned": step.is_planned,
                 "phase": str(step.optimized.phase),
                 "is_recorded": step.called > drained,
-                "groups": [
-                    [group.num_threads, list(plan.tensor_names[group.start : group.stop])]
-                    for group in (() if plan is None else plan.groups)
-                    if any(plan.num_bytes[group.start : group.stop])
-                ],
+                "groups": [] if plan is None else list(_planned(plan)),
             }
         )
         getattr(step.optimized, "close", lambda: None)()

@@ -107,8 +107,13 @@ class ProcessorModel(CostModel):
         return replace(self, num_workers=num_workers)
 
     def with_link_rate(self, factor: float) -> "ProcessorModel":
-        """Returns the model with links that are `factor` times as fast; CPU time stays."""
-        return replace(self, wire_per_byte=self.wire_per_byte / factor)
+        """Returns the model with links that are `factor` times as fast; CPU time stays.
+
+        On one host without a wire, links are as fast as lanes copy, and only slower ones differ.
+        """
+        if not self.wire_per_byte and factor >= 1:
+            return self
+        return replace(self, wire_per_byte=(self.wire_per_byte or self.work_per_byte) / factor)
 
     def one_phase(self) -> "ProcessorModel":
         """Returns the model of a reduce-scatter or an all-gather."""

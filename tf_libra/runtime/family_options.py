@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tf_libra import config
 from tf_libra.runtime.strategy_kinds import KINDS
-from tf_libra.runtime.training_step import TrainingFunction
+
+if TYPE_CHECKING:
+    from tf_libra.runtime.training_step import TrainingFunction
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _NODES = re.compile(r"\[\[\{\{node .*|\[Op:.*")
@@ -53,7 +56,7 @@ def available_families(families: Sequence[str]) -> Sequence[str]:
     return families if kinds else ()
 
 
-def reason_against(first: TrainingFunction) -> str:
+def reason_against(first: "TrainingFunction") -> str:
     """Returns why only data parallelism can train; empty if other strategies may."""
     if first.rendezvous.options.engine != "lanes":
         return "the engine is not lanes, which carry examples and results between ranks"

@@ -6,7 +6,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import models
 import tensorflow as tf
-from harness import FOLDER, RANK, SIZE, restart_engine
+from harness import FOLDER, RANK, SIZE, restart_engine, restart_horovod
 
 import tf_libra
 from script_cases.common import (
@@ -144,8 +144,7 @@ def unequal_data_before_and_after_a_reset() -> Any:
     joint = [[models.part(batch(n), rank, SIZE) for n in range(2 + rank)] for rank in range(SIZE)]
     for reset in (False, True):
         if reset:
-            hvd.shutdown()
-            hvd.init()
+            restart_horovod()
         for inputs, labels in tf_libra.join(iter(joint[RANK])):
             stepping(inputs, labels)
         train_unevenly(alone, joint)
@@ -174,8 +173,7 @@ def function_that_was_traced_before_a_reset() -> Any:
         stepping = wrap(step)
         train_steps(stepping, share)
         if share is part:
-            hvd.shutdown()
-            hvd.init()
+            restart_horovod()
         train_steps(stepping, share)
         return model.variables, None
 
