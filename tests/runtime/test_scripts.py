@@ -48,6 +48,7 @@ EQUAL = [
     "clustered_by_xla",
     "three_hundred_tensors",
     "gradient_penalty",
+    "penalty_on_rows_of_all_data",
     "penalty_on_the_gradient_of_all_data",
     "adapting_to_a_task_of_each_rank",
     "not_finite_raises",

@@ -122,12 +122,17 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     """Returns the gradient of an average (or sum) over ranks: the same reduction of `incoming`.
 
     Rank s's loss depends on the sum of all ranks' tensors, so each rank's gradient is reduced from
-    those of all.
+    those of all. Of rows that all ranks have gathered, it is this rank's part.
+
+    Raises:
+        ValueError: rows were gathered by another engine than lanes.
     """
+    import tensorflow as tf
+
     names, reduction, function, plan = (
         operation.get_attr(name) for name in ("tensor_names", "reduction", "function", "plan")
     )
-    return load().ops.libra_all_reduce(
+    reduced = load().ops.libra_all_reduce(
         tensors=list(incoming),
         ends=[],
         tensor_names=[f"{name.decode()}/grad" for name in names],
@@ -135,6 +140,17 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
         function=function,
         plan=plan,
     )
+    rows, ends = operation.inputs[: len(names)], operation.inputs[len(names) :]
+    if not ends:
+        return list(reduced)
+    rank, *others = (ctypes.c_int() for _ in range(4))
+    if load().c.TfLibraEngineInfo(*map(ctypes.byref, (rank, *others))) != 0:
+        raise ValueError(
+            "inner_gradients='average' needs engine='lanes' for sparse gradients, or"
+            " sparse_as_dense=True"
+        )
+    end = ends[0][rank.value]
+    return [reduced[0][end - tf.shape(rows[0])[0] : end], None]
 
 
 def message(text: str) -> bytes:

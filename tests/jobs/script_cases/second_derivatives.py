@@ -76,6 +76,31 @@ def penalty_on_the_gradient_of_all_data() -> Any:
 
 
 @cases
+def penalty_on_rows_of_all_data() -> Any:
+    """Rows of a sparse gradient, of which ranks have their own."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        table = tf.Variable(tf.reshape(tf.range(12, dtype=DTYPE) / 12.0, [4, 3]), name="table")
+        weights = tf.Variable(tf.ones([3, models.CLASSES], DTYPE) / 3.0, name="weights")
+        both = [table, weights]
+
+        def step(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    logits = tf.gather(table, tf.argmax(inputs[:, :4], 1)) @ weights
+                    loss = models.cross_entropy(labels, logits * logits)
+                rows, dense = inner.gradient(loss, both)
+                loss += tf.reduce_sum(rows.values**2) + tf.reduce_sum(dense**2)
+            for variable, gradient in zip(both, outer.gradient(loss, both), strict=True):
+                variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+
+        train_steps(wrap(step), share)
+        return both, None
+
+    return compared(train, **BRIEFLY, inner_gradients="average")
+
+
+@cases
 def adapting_to_a_task_of_each_rank() -> Any:
     """One process adapts to both tasks, one after the other."""
 
