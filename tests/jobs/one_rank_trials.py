@@ -193,7 +193,8 @@ def next_job():
     joint = list(batches(4, SAMPLES))
     with (
         mock.patch.multiple(family_candidates, FAR_FASTER=float("inf"), HOPELESS=float("inf")),
-        mock.patch.object(family_step, "choose_fastest", lambda seconds: [*seconds][-1]),
+        # Whether others take part depends on the machine.
+        mock.patch.object(family_step, "choose_fastest", lambda _: "one-rank"),
     ):
         for _ in range(2):
             trained = build_model(without_metric)
