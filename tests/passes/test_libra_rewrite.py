@@ -66,6 +66,7 @@ def test_the_report_says_what_was_written() -> None:
     assert report(plan)["graph"] == {
         "graph": "graph",
         "in_force": None,
+        "exchanged": [],
         "left": [],
         "groups": [
             {

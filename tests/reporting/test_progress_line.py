@@ -137,6 +137,7 @@ def test_phases_are_shown_unless_progress_is_off(
     reporter.close()
 
 
+@pytest.mark.usefixtures("plain_logging")
 @pytest.mark.parametrize(
     ("wanted", "rank", "level"),
     [
