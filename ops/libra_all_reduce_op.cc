@@ -49,10 +49,7 @@ absl::Status SameShapes(InferenceContext* context) {
       .Input("ends: E * int32")                             \
       .SetIsStateful()
 
-TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce")
-    .Output("reduced: N * T")
-    .SetShapeFn(SameShapes)
-    .Doc(R"doc(
+TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce").Output("reduced: N * T").SetShapeFn(SameShapes).Doc(R"doc(
 Averages (or sums) each tensor over all ranks, as one all-reduce of all of them together.
 
 tensors: this rank's tensors, of one dtype, in backward order.

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
+#include "passes/node_attributes.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
@@ -25,13 +26,9 @@ NodeDef Wait(const std::string& name, NodeDef* node) {
   wait.set_name(name);
   wait.set_op("LibraAllReduceWait");
   wait.set_device(node->device());
-  const auto& attrs = node->attr();
-  for (const char* shared : {"N", "T", kShapes}) {
-    const auto found = attrs.find(shared);
-    if (found != attrs.end()) (*wait.mutable_attr())[shared] = found->second;
-  }
+  CopyAttributes(*node, {"N", "T", kShapes}, &wait);
   node->mutable_attr()->erase(kShapes);
-  const int num_tensors = static_cast<int>(attrs.at("N").i());
+  const int num_tensors = static_cast<int>(node->attr().at("N").i());
   for (int i = 0; i <= num_tensors; ++i) wait.add_input(TensorIdToString({node->name(), i}));
   return wait;
 }

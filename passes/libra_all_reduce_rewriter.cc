@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "passes/node_attributes.h"
 #include "passes/pending_all_reduces.h"
 #include "tensorflow/core/framework/node_def_util.h"
 
@@ -29,11 +30,7 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   const PlanGroup& group = fused.plan.groups[fused.group];
   const tensorflow::NodeDef& first = *fused.members.front();
   node->set_op("LibraAllReduce");
-  for (const char* shared : {"T", "E", "reduction", "function", "error_feedback"}) {
-    // An attribute that has its default may have been stripped.
-    const auto attr = first.attr().find(shared);
-    if (attr != first.attr().end()) (*node->mutable_attr())[shared] = attr->second;
-  }
+  CopyAttributes(first, {"T", "E", "reduction", "function", "error_feedback"}, node);
   tensorflow::AddNodeAttr("N", static_cast<int>(fused.members.size()), node);
   tensorflow::AddNodeAttr("tensor_names", fused.tensor_names, node);
   tensorflow::AddNodeAttr("num_threads", group.num_threads, node);

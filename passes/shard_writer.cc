@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "passes/node_attributes.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
@@ -117,10 +118,7 @@ std::string ShardWriter::WriteSums(int root, const std::vector<NamedSum>& sums,
   AddNodeAttr("Ts", dtypes, &all);
   AddNodeAttr("dims", dims, &all);
   AddNodeAttr("name_of_all", absl::StrCat(sums.size(), " sums: ", names), &all);
-  for (const char* shared : {"plan", "function"}) {
-    const auto found = reduce.attr().find(shared);
-    if (found != reduce.attr().end()) (*all.mutable_attr())[shared] = found->second;
-  }
+  CopyAttributes(reduce, {"plan", "function"}, &all);
   for (const std::string& earlier : after) AddControl(earlier, &all);
   added_.push_back(std::move(axis));
   added_.push_back(all);
@@ -160,10 +158,7 @@ std::vector<std::string> ShardWriter::WriteGathers(
       AddNodeAttr("in_background", true, &gather);
       in_background_.emplace(name, std::vector<int>(handles.begin(), handles.end()));
     }
-    for (const char* shared : {"num_threads", "first_lane", "plan", "function"}) {
-      const auto found = reduce.attr().find(shared);
-      if (found != reduce.attr().end()) (*gather.mutable_attr())[shared] = found->second;
-    }
+    CopyAttributes(reduce, {"num_threads", "first_lane", "plan", "function"}, &gather);
     if (planned.num_threads > 0) {
       (*gather.mutable_attr())["num_threads"].set_i(planned.num_threads);
       (*gather.mutable_attr())["first_lane"].set_i(0);

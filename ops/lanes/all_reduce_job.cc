@@ -45,7 +45,7 @@ Status CheckLanes(const OperationInfo& operation, int num_lanes) {
 
 AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const WallClock& wall,
                            bool in_two_levels)
-    : buffers(request.tensors), wall(wall) {
+    : buffers(request.tensors), steps(request.steps), wall(wall) {
   const OperationInfo& operation = *request.operation;
   if (in_two_levels) {
     std::vector<TensorView> outputs = request.tensors;

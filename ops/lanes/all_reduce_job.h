@@ -22,7 +22,7 @@ Status CheckLanes(const OperationInfo& operation, int num_lanes);
 // Shared by the lanes that work on it.
 struct AllReduceJob {
   // All but the request itself, which is taken when nothing may fail any more, and the sequence.
-  // `in_two_levels`: its outputs are exchanged in place, too, as those of a gathering are.
+  // `in_two_levels`: its outputs are exchanged in place, too.
   AllReduceJob(const AllReduceRequest& request, int64_t step, const WallClock& wall,
                bool in_two_levels);
 
@@ -38,10 +38,10 @@ struct AllReduceJob {
 
   AllReduceRequest request;
   Buffers buffers;
-  Buffers in_place;   // its outputs, on a grid
-  Buffers errors;     // as the request's; empty without error feedback
-  OwnerLayout owned;  // its parts by owner, if not all steps run
-  bool gathers = false;  // the parts of a sum
+  Buffers in_place;     // its outputs, on a grid
+  Buffers errors;       // as the request's; empty without error feedback
+  ExchangeSteps steps;  // as requested, or of a sum whose parts are gathered
+  OwnerLayout owned;    // its parts by owner, if not all steps run
   ExchangeHeader header;
   AllReduceRecord record;  // its times but `enqueued` once it has ended
   WallClock wall;

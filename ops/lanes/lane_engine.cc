@@ -152,9 +152,8 @@ void LaneEngine::PrepareParts(const AllReduceRequest& request, Job* job) const {
   const bool is_whole = request.operation->WireType(request.element_type) == request.element_type;
   // A rank sends its part to each of the others, or 2 (N - 1) / N of all parts to sum them.
   if (is_whole && !grid_.has_rows() && parts.size() * largest <= 2 * tensor.num_bytes) {
-    job->gathers = true;
-    job->owned =
-        LayOutParts(tensor, parts, ElementSize(request.element_type), job->lanes.size());
+    job->steps = ExchangeSteps::kAllGather;
+    job->owned = LayOutParts(tensor, parts, ElementSize(request.element_type), job->lanes.size());
     job->record.num_bytes = parts.size() * largest / 2;
     return;
   }
@@ -177,9 +176,9 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   options.buffers = &job->buffers;
   options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes,
                        lane.index - job->record.operation->first_lane);
-  if (job->gathers || job->request.steps != ExchangeSteps::kAll) {
+  if (job->steps != ExchangeSteps::kAll) {
     const int index = lane.index - job->record.operation->first_lane;
-    options.steps = job->gathers ? ExchangeSteps::kAllGather : job->request.steps;
+    options.steps = job->steps;
     options.buffers = &job->owned.buffers;
     options.slice = job->owned.slices[index];
     options.chunks = &job->owned.chunks[index];
