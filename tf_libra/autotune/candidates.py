@@ -75,8 +75,7 @@ def select_candidates(
         except ValueError:  # the planner finds no plan under this model
             continue
         found.setdefault(plan.fingerprint, plan)
-        is_own = other is strategy or (other is others[0] and len(wire_dtypes) > 1)
-        if is_own and (tries_gathers or len(wire_dtypes) > 1):
+        if other is strategy and (tries_gathers or len(wire_dtypes) > 1):
             variants.append(plan.fingerprint)
     gathering = plan_with_gathers(result, strategy) if tries_gathers else None
     if gathering is not None:

@@ -33,9 +33,6 @@ from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
-# Fewest sampled plans for cross-validation, which predicts each plan by a fit to the others.
-_MIN_PLANS_TO_TEST = 3
-
 
 def fit_and_plan(
     problem: TuningProblem,
@@ -154,7 +151,7 @@ def _fit_contention(
     fitted = fit(samples)
     held_out: dict[str, ContentionModel] = {}
     plans = dict.fromkeys(step.plan.fingerprint for step in observations.overlapped)
-    for fingerprint in plans if len(plans) >= _MIN_PLANS_TO_TEST else ():
+    for fingerprint in plans if len(plans) >= MIN_PLANS else ():
         # Parameters that only this plan's steps determine cannot be fitted without it.
         with contextlib.suppress(ValueError):
             others = _samples(observations.without(fingerprint), profile)

@@ -52,15 +52,15 @@ class ProfiledStep:
         def moved(time_ns: int) -> int:
             return self.called_ns + round(factor * (time_ns - self.called_ns))
 
-        produced = (self.production.produced_ns - self.called_ns) * factor
+        def all_moved(times_ns: np.ndarray) -> np.ndarray:
+            return self.called_ns + np.round((times_ns - self.called_ns) * factor).astype(np.int64)
+
+        used_ns = self.production.used_ns
         production = replace(
             self.production,
-            produced_ns=self.called_ns + np.round(produced).astype(np.int64),
+            produced_ns=all_moved(self.production.produced_ns),
             backward_start_ns=moved(self.production.backward_start_ns),
-            used_ns=None
-            if self.production.used_ns is None
-            else self.called_ns
-            + np.round((self.production.used_ns - self.called_ns) * factor).astype(np.int64),
+            used_ns=None if used_ns is None else all_moved(used_ns),
         )
         records = tuple(
             replace(

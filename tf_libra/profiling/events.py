@@ -1,8 +1,25 @@
 """Op events of a trace, as arrays."""
 
 import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
+
+
+class NodeRuns(NamedTuple):
+    """Runs of the nodes that have an event, by name.
+
+    Attributes:
+      first_ns: start of the first run.
+      last_ns: end of the last run.
+      num_runs: number of runs.
+    """
+
+    first_ns: Mapping[str, int]
+    last_ns: Mapping[str, int]
+    num_runs: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,3 +67,21 @@ class Events:
             start_ns=self.start_ns[inside],
             end_ns=self.end_ns[inside],
         )
+
+    def runs_within(self, window: tuple[int, int]) -> NodeRuns:
+        """Returns the runs of the nodes inside `window` = (start_ns, stop_ns)."""
+        inside = self.within(window)
+        counts = np.bincount(inside.node, minlength=len(self.node_names))
+        starts = np.full(len(self.node_names), np.iinfo(np.int64).max)
+        ends = np.full(len(self.node_names), np.iinfo(np.int64).min)
+        np.minimum.at(starts, inside.node, inside.start_ns)
+        np.maximum.at(ends, inside.node, inside.end_ns)
+        first_ns: dict[str, int] = {}
+        last_ns: dict[str, int] = {}
+        num_runs: Counter[str] = Counter()
+        for label in np.flatnonzero(counts).tolist():
+            name, start, end = self.node_names[label], int(starts[label]), int(ends[label])
+            first_ns[name] = min(start, first_ns.get(name, start))
+            last_ns[name] = max(end, last_ns.get(name, end))
+            num_runs[name] += int(counts[label])
+        return NodeRuns(first_ns, last_ns, num_runs)

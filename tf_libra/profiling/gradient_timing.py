@@ -129,15 +129,15 @@ def production_times(
     """
     if not producers:
         raise ValueError("producers must name at least one tensor, got none")
-    seen, count = _seen(events, window)
+    _, seen, num_runs = events.runs_within(window)
     known: dict[str, int] = {}
     inferred: dict[str, str] = {}
     any_seen = False
     for tensor, node in producers.items():
         if node in seen:
-            if count[node] > 1:
+            if num_runs[node] > 1:
                 raise IncompleteTraceError(
-                    f"{node}, which produces {tensor}, ran {count[node]} times in the window"
+                    f"{node}, which produces {tensor}, ran {num_runs[node]} times in the window"
                 )
             known[tensor] = seen[node]
             any_seen = True
@@ -188,7 +188,7 @@ def select_producers(
     Raises:
       IncompleteTraceError: several candidates ran, as in a graph of several steps.
     """
-    seen, _ = _seen(events, window)
+    seen = events.runs_within(window).last_ns
 
     def latest_before(node: str) -> int:
         ancestors = nearest_traced(node, inputs, seen) if node in inputs else []
@@ -353,21 +353,6 @@ def _forward_seconds(steps: Sequence[StepProduction], places: np.ndarray) -> np.
     """
     before = np.median(np.stack([step.before_seconds for step in steps]), axis=0)[places]
     return np.diff(np.maximum.accumulate(before), prepend=0.0)
-
-
-def _seen(events: Events, window: tuple[int, int]) -> tuple[dict[str, int], Counter[str]]:
-    """Returns the last end and the number of runs of each node with an event in the window."""
-    inside = events.within(window)
-    runs = np.bincount(inside.node, minlength=len(events.node_names))
-    end_ns = np.full(len(events.node_names), np.iinfo(np.int64).min)
-    np.maximum.at(end_ns, inside.node, inside.end_ns)
-    seen: dict[str, int] = {}
-    count: Counter[str] = Counter()
-    for label in np.flatnonzero(runs).tolist():
-        name = events.node_names[label]
-        seen[name] = max(int(end_ns[label]), seen.get(name, 0))
-        count[name] += int(runs[label])
-    return seen, count
 
 
 def nearest_traced(

@@ -79,15 +79,7 @@ def first_uses(
       window: (start_ns, stop_ns) of the step.
       inputs: names of the data inputs of each node.
     """
-    inside = events.within(window)
-    starts: dict[str, int] = {}
-    ends: dict[str, int] = {}
-    for label, start, end in zip(
-        inside.node.tolist(), inside.start_ns.tolist(), inside.end_ns.tolist(), strict=True
-    ):
-        name = inside.node_names[label]
-        starts[name] = min(start, starts.get(name, start))
-        ends[name] = max(end, ends.get(name, end))
+    starts, ends, _ = events.runs_within(window)
     found = {}
     for gradient, nodes in users.items():
         times = [starts[node] for node in nodes if node in starts]
