@@ -42,6 +42,11 @@ def test_sizes(num_bytes: int, text: str) -> None:
     assert formatting.rate(num_bytes) == f"{text}/s"
 
 
+@pytest.mark.parametrize(("number", "text"), [(1, "1 group"), (2, "2 groups")])
+def test_numbers_have_their_noun(number: int, text: str) -> None:
+    assert formatting.count(number, "group") == text
+
+
 def test_changes_have_signs() -> None:
     assert formatting.change(0.0204) == "+2.0 %"
     assert formatting.change(-0.3) == "-30.0 %"

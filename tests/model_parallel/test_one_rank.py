@@ -336,38 +336,38 @@ def test_saved_families_are_compared_for_the_same_and_for_other_clusters(
         assert families.active == min(seconds, key=lambda name: seconds[name] or 0.0)
 
 
+def check_failed(job: Job, case: str, reasons: dict[str, str]) -> None:
+    """Checks that data parallelism has trained, and why families are left out, on all ranks."""
+    _, variables = train_alone(without_metric, trained_steps(job, case), SAMPLES, 1)
+    check_variables(job, case, variables)
+    for rank in range(job.world_size):
+        value = job.value(case, rank)
+        assert value["settled"] and value["plan"] == "Plan"
+        explained = " ".join(value["explained"].split())
+        for name, reason in reasons.items():
+            assert f"{name} is left out: {reason}" in explained
+        assert value["number"] == len(value["phases"])
+
+
 @pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> None:
     """Preparing a step, or in a step, whose computations have changed variables, and are undone."""
     last = trained.world_size - 1
-    _, variables = train_alone(without_metric, trained_steps(trained, "failed"), SAMPLES, 1)
-    check_variables(trained, "failed", variables)
-    for rank in range(trained.world_size):
-        value = trained.value("failed", rank)
-        assert value["settled"] and value["plan"] == "Plan"
-        explained = " ".join(value["explained"].split())
-        for name, reason in (
-            ("spp", "ResourceExhaustedError: no memory"),
-            ("deeppool", "RuntimeError: broken here"),
-        ):
-            assert f"{name} is left out: {reason} (on rank {last})" in explained
-        reason = f"its measurements have not ended after {trained.world_size} steps"
-        assert f"one-rank is left out: {reason}" in explained
-        assert value["number"] == len(value["phases"])
+    reasons = {
+        "spp": f"ResourceExhaustedError: no memory (on rank {last})",
+        "deeppool": f"RuntimeError: broken here (on rank {last})",
+        "one-rank": f"its measurements have not ended after {trained.world_size} steps",
+    }
+    check_failed(trained, "failed", reasons)
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_undoes_a_step_that_fails_on_one_rank_in_a_later_trial(trained: Job) -> None:
     last = trained.world_size - 1
-    _, variables = train_alone(without_metric, trained_steps(trained, "failed_in_turn"), SAMPLES, 1)
-    check_variables(trained, "failed_in_turn", variables)
+    case = "failed_in_turn"
+    check_failed(trained, case, {"spp": f"ResourceExhaustedError: no memory (on rank {last})"})
     for rank in range(trained.world_size):
-        value = trained.value("failed_in_turn", rank)
-        assert value["settled"] and value["plan"] == "Plan" and "race" in value["phases"]
-        explained = " ".join(value["explained"].split())
-        reason = f"ResourceExhaustedError: no memory (on rank {last})"
-        assert f"spp is left out: {reason}" in explained
-        assert value["number"] == len(value["phases"])
+        assert "race" in trained.value(case, rank)["phases"]
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)

@@ -63,7 +63,8 @@ class Other:
     is_method = is_tried = is_undoable = False
     settled = True
     undo_seconds = 0.0
-    predicted_seconds = plan = None
+    predicted_seconds = None
+    plan: Any = None
     computation = ""
     state = TuningState(Phase.RUN)
 
@@ -146,7 +147,7 @@ def test_strategy_that_fails_after_trials_is_chosen_no_longer(
 ) -> None:
     stored: list[FamilyChoice] = []
     monkeypatch.setattr(first, "cache", SimpleNamespace(store_family=stored.append))
-    other.plan = SimpleNamespace(to_json=lambda: "{}")  # type: ignore[assignment]
+    other.plan = SimpleNamespace(to_json=lambda: "{}")
     train(tried, 32)
     assert train(tried, 1) == ["other"]
     assert other.undoable == [True] * 16 + [False]

@@ -321,12 +321,17 @@ def running() -> Engine | None:
     """Returns the engine of this process; None if none runs."""
     if not native.is_loaded():
         return None
-    found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
-    if native.load().c.TfLibraEngineInfo(*(ctypes.byref(number) for number in found)) != 0:
+    place = native.engine_place()
+    if place is None:
         return None
     known = _connected()
     return Engine(
-        rank.value, world_size.value, num_lanes.value, per_host.value, known.job, known.machine
+        place.rank,
+        place.world_size,
+        place.num_lanes,
+        place.ranks_per_host,
+        known.job,
+        known.machine,
     )
 
 

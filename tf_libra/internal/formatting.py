@@ -31,6 +31,11 @@ def listed(names: Sequence[str | int], most: int = 5) -> str:
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
+def count(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 group" and "2 groups"."""
+    return f"{number} {noun}{'s' if number > 1 else ''}"
+
+
 def time(seconds: float | None) -> str:
     """Formats seconds in us, ms or s; None as a dash."""
     return NONE if seconds is None else _scaled(seconds, _TIMES)

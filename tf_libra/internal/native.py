@@ -5,7 +5,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 PATH = Path(__file__).resolve().parent.parent / "_tf_libra.so"
 
@@ -118,6 +118,23 @@ def is_loaded() -> bool:
     return load.cache_info().currsize > 0
 
 
+class EnginePlace(NamedTuple):
+    """Place of this process among those of the running engine."""
+
+    rank: int
+    world_size: int
+    ranks_per_host: int
+    num_lanes: int
+
+
+def engine_place() -> EnginePlace | None:
+    """Returns the place of this process in the engine; None if none runs."""
+    numbers = [ctypes.c_int() for _ in EnginePlace._fields]
+    if load().c.TfLibraEngineInfo(*map(ctypes.byref, numbers)) != 0:
+        return None
+    return EnginePlace(*(number.value for number in numbers))
+
+
 def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     """Returns the gradient of an average (or sum) over ranks: the same reduction of `incoming`.
 
@@ -143,13 +160,13 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     rows, ends = operation.inputs[: len(names)], operation.inputs[len(names) :]
     if not ends:
         return list(reduced)
-    rank, *others = (ctypes.c_int() for _ in range(4))
-    if load().c.TfLibraEngineInfo(*map(ctypes.byref, (rank, *others))) != 0:
+    place = engine_place()
+    if place is None:
         raise ValueError(
             "inner_gradients='average' needs engine='lanes' for sparse gradients, or"
             " sparse_as_dense=True"
         )
-    end = ends[0][rank.value]
+    end = ends[0][place.rank]
     return [reduced[0][end - tf.shape(rows[0])[0] : end], None]
 
 

@@ -96,12 +96,9 @@ class UnevenEpochs:
         """
         if self._is_exchanged:
             return
-        control = current_job.get_control()
-        if control is None:  # no step has been taken, or there is no other rank
+        lengths = _all_gather(_PLACE, self._num_batches)
+        if lengths is None:
             return
-        lengths = current_job.run_at(
-            _PLACE, "fit", control, lambda control: control.all_gather(self._num_batches)
-        )
         self._is_exchanged = True
         is_known = all(isinstance(length, int) and length > 0 for length in lengths)
         self._lengths = lengths if is_known and len(set(lengths)) > 1 else []
@@ -112,13 +109,8 @@ class UnevenEpochs:
         Raises:
             HorovodInternalError: see `exchange`.
         """
-        control = current_job.get_control()
-        if control is None:
-            return is_alike
-        everyone = current_job.run_at(
-            _EXECUTION, "fit", control, lambda control: control.all_gather(is_alike)
-        )
-        return all(everyone)
+        everyone = _all_gather(_EXECUTION, is_alike)
+        return is_alike if everyone is None else all(everyone)
 
     @property
     def differ(self) -> bool:
@@ -152,3 +144,11 @@ class UnevenEpochs:
             return run(data)
         finally:
             self._release()
+
+
+def _all_gather(place: str, value: Any) -> list[Any] | None:
+    """Returns the values of all ranks; None if no step has been taken, or no rank is there."""
+    control = current_job.get_control()
+    if control is None:
+        return None
+    return current_job.run_at(place, "fit", control, lambda control: control.all_gather(value))

@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from tf_libra.cost_model import CostModel, Evidence
-from tf_libra.internal import validation
+from tf_libra.internal import formatting, validation
 from tf_libra.internal.formatting import COLUMNS, difference, percent, size, time
 from tf_libra.planning.plan_changes import SAME_SECONDS, PlanChange, PlanChanges
 from tf_libra.simulation import GroupSpan, Timeline, simulate
@@ -241,7 +241,7 @@ class _Explainer:
         slowed = max(0.0, total - computation - residual)
         count = len(self._plan.groups)
         words = (
-            f"{self._plan.strategy}: {count} group{'s' if count > 1 else ''} of "
+            f"{self._plan.strategy}: {formatting.count(count, 'group')} of "
             f"{len(self._plan.tensor_names)} tensors, {self._cost.num_workers} workers. Backward "
             f"takes {time(total)}: {time(computation)} of computation, {time(slowed)} lost to "
             f"contention and {time(residual)} of exposed communication."

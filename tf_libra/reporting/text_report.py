@@ -93,7 +93,7 @@ def why_another_plan(run: RunSnapshot) -> str | None:
 def summary_line(run: RunSnapshot) -> str:
     """Returns a summary of the training in one line."""
     steps = sum((*run.num_steps.values(), *run.other_steps.values()))
-    text = f"{run.function}: {steps} step{'s' if steps > 1 else ''}"
+    text = f"{run.function}: {formatting.count(steps, 'step')}"
     if run.conclusion is None and run.phase is Phase.RUN:
         return f"{text}, nothing to plan"
     if run.conclusion is None:

@@ -85,14 +85,13 @@ class Reference:
         if rest is None:  # tuning ended early
             rest = _FORWARD_TO_BACKWARD * float(profile.compute_after[0])
         compared = result.compare_with_one_worker()
+        step = max(map(statistics.median, everyone)) if all(everyone) else None
         if compared is None:
-            if not all(everyone):
+            if step is None:
                 return None
-            step = max(map(statistics.median, everyone))
             alone = one_worker_seconds(profile, rest, cost.num_workers)
             compared = OneWorkerComparison(cost.num_workers, step, alone)
-        elif is_outdated and all(everyone):
-            step = max(map(statistics.median, everyone))
+        elif is_outdated and step is not None:
             compared = replace(compared, step_seconds=step)
         threads = max(group.num_threads for group in result.plan.groups)
         seconds = one_worker_seconds(profile, rest, 1)

@@ -32,21 +32,16 @@ def environment_fingerprint(
         wire_dtype: dtype to which plans may round tensors on their way; None: to none.
         shard_updates: as for `optimize`.
     """
-    wire = {} if wire_dtype is None else {"wire_dtype": wire_dtype}
-    shards = {"shard_updates": str(shard_updates)} if shard_updates else {}
-    return (
-        wire
-        | shards
-        | {
-            "tensorflow": tf.__version__,
-            "tf_libra": package_version(),
-            "engine": engine,
-            "inputs": inputs,
-            "local_size": str(local_size),
-            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-        }
-    )
+    options = {"wire_dtype": wire_dtype, "shard_updates": shard_updates}
+    return {name: str(value) for name, value in options.items() if value} | {
+        "tensorflow": tf.__version__,
+        "tf_libra": package_version(),
+        "engine": engine,
+        "inputs": inputs,
+        "local_size": str(local_size),
+        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+    }
 
 
 def package_version() -> str:

@@ -1,6 +1,6 @@
 """Activation of plans for the calls of one set of gradients, on all ranks alike."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,8 +45,8 @@ class PlanActivator:
         self._reporter = reporter
         self._weights = weights or {}
         self.plan: Plan | None = None
-        self._num_calls: Counter[str] = Counter()  # by plan
-        self._begun: dict[str, set[str]] = {}  # shardings under which a plan was called, by plan
+        # By plan and sharding.
+        self._num_calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._registered: dict[str, Plan] = {}
         self._profilers: dict[str, StepProfiler] = {}
         self._call_options: dict[str, Any] = {}  # of the plan, by sharding
@@ -54,7 +54,7 @@ class PlanActivator:
     @property
     def calls_under_plan(self) -> int:
         """Number of calls under the plan since `activate` last reset it."""
-        return self._num_calls[self._key]
+        return self._num_calls[self._key].total()
 
     @property
     def _key(self) -> str:
@@ -74,8 +74,7 @@ class PlanActivator:
         self._call_options = {}
         self._backend.apply(plan)
         if reset:
-            self._num_calls[self._key] = 0
-            self._begun.pop(self._key, None)
+            self._num_calls.pop(self._key, None)
 
     def release(self, all_but: Plan | None) -> None:
         """Unregisters plans under which no call will be made."""
@@ -84,7 +83,6 @@ class PlanActivator:
             grappler.unregister(self._registered.pop(fingerprint))
             self._profilers.pop(fingerprint, None)
             self._num_calls.pop(fingerprint, None)
-            self._begun.pop(fingerprint, None)
 
     def call(
         self,
@@ -112,8 +110,7 @@ class PlanActivator:
             EngineError: on every rank: the ranks would not run the same graph, or one is gone.
         """
         called = self._called(step, function, traced, observed, sharding)
-        self._num_calls[self._key] += 1  # a call that failed does not count
-        self._begun.setdefault(self._key, set()).add(sharding)
+        self._num_calls[self._key][sharding] += 1  # a call that failed does not count
         return called
 
     def _called(
@@ -126,7 +123,7 @@ class PlanActivator:
                 self.plan, self._backend.op, sharding
             )
         with grappler.calling(self._call_options[sharding]):
-            if sharding not in self._begun.get(self._key, ()):
+            if self._num_calls[self._key][sharding] == 0:
                 return self._first(self.plan, step, function), None
             if traced and self._control.rank == 0:
                 return self._profilers[self.plan.fingerprint].traced(step, function)

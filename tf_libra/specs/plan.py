@@ -314,9 +314,9 @@ class Plan(FingerprintedDocument):
 
     def describe_groups(self) -> str:
         """Returns the number of groups and gathers as a phrase."""
-        text = f"{len(self.groups)} group{'s' if len(self.groups) > 1 else ''}"
+        text = formatting.count(len(self.groups), "group")
         if self.gathers:
-            text += f" and {len(self.gathers)} gather{'s' if len(self.gathers) > 1 else ''}"
+            text += f" and {formatting.count(len(self.gathers), 'gather')}"
         return text
 
     @property
