@@ -1,5 +1,4 @@
 // Kernels that gather variables, and that wait for gathers which go on after their step.
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -46,34 +45,6 @@ struct Gathered {
       variable->is_initialized = false;
     }
   }
-};
-
-// Variables that stay locked, so that whatever reads or writes them waits. TensorFlow's mutex is
-// one of Abseil, which another thread may unlock (outside of Abseil's debug builds).
-class LockedVariables {
- public:
-  ~LockedVariables() {
-    for (Var* const variable : locked_) variable->mu()->unlock();
-  }
-
-  // In the order in which TensorFlow's kernels lock several.
-  void Lock(const std::vector<RefCountPtr<Var>>& variables) {
-    std::vector<Var*> found;
-    for (const auto& variable : variables) found.push_back(variable.get());
-    std::sort(found.begin(), found.end(),
-              [](Var* one, Var* other) { return one->mu() < other->mu(); });
-    found.erase(std::unique(found.begin(), found.end()), found.end());
-    locked_.reserve(found.size());
-    for (Var* const variable : found) {
-      variable->mu()->lock();
-      locked_.push_back(variable);
-    }
-  }
-
-  PendingGathers::Variables addresses() const { return {locked_.begin(), locked_.end()}; }
-
- private:
-  std::vector<Var*> locked_;
 };
 
 class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {

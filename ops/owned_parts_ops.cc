@@ -64,6 +64,24 @@ is_slot: whether the variable holds that part alone, as after LibraReadOwned.
 value: as many elements as the part, or one.
 )doc");
 
+REGISTER_OP("LibraUpdateOwned")
+    .Attr("N: int >= 1")
+    .Attr("M: int >= 0")
+    .Attr("is_slot: list(bool)")
+    .Attr("program: list(int)")
+    .Input("resources: N * resource")
+    .Input("values: M * float")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Changes the parts of variables that this rank owns by an element-wise program, in one pass.
+
+All variables have as many elements in their parts, and values have as many or one.
+
+is_slot: by variable, whether it holds that part alone, as after LibraReadOwned.
+program: triples of an operation and its operands (ops/update_program.h).
+)doc");
+
 REGISTER_OP("LibraReleaseOwned")
     .Input("resource: resource")
     .SetIsStateful()

@@ -3,9 +3,13 @@
 #define TF_LIBRA_OPS_OWNED_SLOT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "ops/lanes/engine.h"
+#include "ops/lanes/owned_parts.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/variant.h"
@@ -35,6 +39,40 @@ absl::Status LookUpOwned(tensorflow::OpKernelContext* context, const char* op, i
 // Allocates the whole tensor of a slot, with the owned part at its place.
 absl::Status Restore(tensorflow::OpKernelContext* context, const OwnedSlot& slot,
                      tensorflow::Tensor* whole);
+
+// The bytes of a tensor that this rank owns.
+ByteRange OwnedBytes(const Engine& engine, int64_t num_elements, size_t element_size);
+
+// Copies `bytes` of a tensor into a new vector.
+absl::Status CopyPart(tensorflow::OpKernelContext* context, const tensorflow::Tensor& whole,
+                      ByteRange bytes, tensorflow::Tensor* part);
+
+// Makes a slot hold its owned part alone, unless it does already. Its mutex is locked.
+absl::Status KeepPart(tensorflow::OpKernelContext* context, const Engine& engine,
+                      tensorflow::Var* variable);
+
+// Finds the owned part of a slot or weight, to be changed in place: what holds the present value
+// keeps it. The variable's mutex is locked.
+absl::Status ChangePart(tensorflow::OpKernelContext* context, const Engine& engine, bool is_slot,
+                        tensorflow::Var* variable, char** data, size_t* num_bytes);
+
+// Variables that stay locked, so that whatever reads or writes them waits. TensorFlow's mutex is
+// one of Abseil, which another thread may unlock (outside of Abseil's debug builds).
+class LockedVariables {
+ public:
+  LockedVariables() = default;
+  LockedVariables(const LockedVariables&) = delete;
+  LockedVariables& operator=(const LockedVariables&) = delete;
+  ~LockedVariables();
+
+  // In the order in which TensorFlow's kernels lock several.
+  void Lock(const std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>>& variables);
+
+  std::vector<const void*> addresses() const { return {locked_.begin(), locked_.end()}; }
+
+ private:
+  std::vector<tensorflow::Var*> locked_;
+};
 
 }  // namespace tf_libra
 

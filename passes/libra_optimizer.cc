@@ -19,6 +19,7 @@
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
+#include "passes/update_fusion.h"
 #include "passes/update_sharding.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
@@ -157,7 +158,10 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) KeepBackwardOrder(*plan_, optimized_graph, &report);
     if (changed && sharding_ != nullptr) {
-      ShardUpdates(*sharding_, plan_->gathers, KeptNodes(item), &report, optimized_graph);
+      const NodesToKeep keep = KeptNodes(item);
+      const ShardedNodes sharded =
+          ShardUpdates(*sharding_, plan_->gathers, keep, &report, optimized_graph);
+      report.num_fused_updates = FuseUpdates(sharded, keep, optimized_graph);
     }
     if (changed && rewriter->SplitsStartDone()) SplitIntoStartDone(Nodes(report), optimized_graph);
   }

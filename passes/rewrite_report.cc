@@ -56,6 +56,7 @@ std::string GraphJson(const std::string& graph_id, const GraphReport& report) {
                       ", \"in_force\": ", in_force,
                       ", \"groups\": ", Array(report.groups, GroupJson),
                       ", \"exchanged\": ", Array(report.exchanged, QuotedJson),
+                      ", \"fused_updates\": ", report.num_fused_updates,
                       ", \"left\": ", Array(report.left, QuotedJson),
                       ", \"skipped\": ", Array(report.skipped, SkippedJson), "}");
 }

@@ -47,6 +47,7 @@ struct GraphReport {
   std::vector<ReportedGroup> groups;  // in the order in which they run
   // Names of sums and gathered variables, in the order in which sharded updates exchange them.
   std::vector<std::string> exchanged;
+  int num_fused_updates = 0;  // updates of owned parts that are one op each
   std::vector<Skipped> skipped;
   Outcome outcome = Outcome::kUnknown;
   std::vector<std::string> left;  // tensors that are executed as they were traced; set with outcome

@@ -57,8 +57,8 @@ void BypassIdentityN(const NodesToKeep& keep, GraphDef* graph) {
 
 }  // namespace
 
-void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
-                  const NodesToKeep& keep, GraphReport* report, GraphDef* graph) {
+ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
+                          const NodesToKeep& keep, GraphReport* report, GraphDef* graph) {
   GraphDef sharded = *graph;
   BypassIdentityN(keep, &sharded);
   OwnedUpdates updates(sharding, keep, &sharded);
@@ -72,9 +72,10 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
     parts.insert(updates.parts().begin(), updates.parts().end());
     sums.insert(updates.sums().begin(), updates.sums().end());
   }
-  if (groups.empty()) return;
+  if (groups.empty()) return {};
   const auto keep_whole = [&](const std::string& reason) {
     for (const ShardedGroup& group : groups) group.reported->whole = reason;
+    return ShardedNodes();
   };
   std::string reason;
   const auto indexed = IndexGraph(sharded, &reason);
@@ -139,6 +140,10 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
   for (const ShardedGroup& group : groups) group.reported->is_sharded = true;
   report->exchanged = writer.exchanged();
   *graph = std::move(sharded);
+  ShardedNodes nodes;
+  for (const auto& [node, size] : parts) nodes.parts.push_back(node);
+  nodes.copies = copies;
+  return nodes;
 }
 
 }  // namespace tf_libra

@@ -4,6 +4,7 @@
 #ifndef TF_LIBRA_PASSES_UPDATE_SHARDING_H_
 #define TF_LIBRA_PASSES_UPDATE_SHARDING_H_
 
+#include <unordered_map>
 #include <vector>
 
 #include "passes/graph_writer.h"
@@ -13,6 +14,12 @@
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tf_libra {
+
+// Nodes of sharded updates, by position.
+struct ShardedNodes {
+  std::vector<int> parts;               // what computes owned parts
+  std::unordered_map<int, int> copies;  // by assignment, the copy of the step that it belongs to
+};
 
 // Rewrites the all-reduces of `groups` whose tensors are all in `sharding`:
 //
@@ -28,9 +35,11 @@ namespace tf_libra {
 //   and before those of the next copy, overlapping its forward pass.
 //
 // An all-reduce stays as it is if any other op reads its result, a slot, or a value on the way.
-// Sets `is_sharded` of the rewritten groups, and `whole` of the others.
-void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
-                  const NodesToKeep& keep, GraphReport* report, tensorflow::GraphDef* graph);
+// Sets `is_sharded` of the rewritten groups, and `whole` of the others. Returns what it
+// has rewritten.
+ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
+                          const NodesToKeep& keep, GraphReport* report,
+                          tensorflow::GraphDef* graph);
 
 }  // namespace tf_libra
 

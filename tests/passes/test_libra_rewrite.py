@@ -67,6 +67,7 @@ def test_the_report_says_what_was_written() -> None:
         "graph": "graph",
         "in_force": None,
         "exchanged": [],
+        "fused_updates": 0,
         "left": [],
         "groups": [
             {

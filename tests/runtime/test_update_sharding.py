@@ -11,8 +11,8 @@ from tests.worker_processes import Job
 NUM_WORKERS = 3
 NUM_WEIGHTS = 6
 # Slots per weight that hold owned parts alone after a step.
-SLOTS = {"nesterov": 1, "adam": 3, "averaged": 0, "rmsprop": 3, "ftrl": 2}
-SLOTS |= {"written": 1, "float16": 3, "bfloat16": 3, "float64": 3}
+SLOTS = {"nesterov": 1, "adam": 2, "amsgrad": 3, "averaged": 0, "rmsprop": 3, "ftrl": 2}
+SLOTS |= {"written": 1, "float16": 2, "bfloat16": 2, "float64": 2}
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,14 @@ def test_bits_are_those_of_whole_updates(sharded: Job, case: str) -> None:
         assert value["sharded"] == [True] * 3
         assert value["unreadable"] == NUM_WEIGHTS * SLOTS[case]
         assert f"its part of {NUM_WEIGHTS} gradients" in value["explained"]
+
+
+def test_updates_of_float32_are_one_op_each(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        fused = {case: sharded.value(case, rank)["fused"] for case in SLOTS}
+        assert {fused[case] for case in ("nesterov", "adam", "averaged")} == {NUM_WEIGHTS}
+        assert min(fused[case] for case in ("amsgrad", "rmsprop", "written")) >= NUM_WEIGHTS
+        assert {fused[case] for case in ("float16", "bfloat16", "float64")} == {0}
 
 
 def test_updates_that_mix_elements_stay_whole(sharded: Job) -> None:

@@ -79,6 +79,7 @@ class GraphReport:
         left: names of tensors that are all-reduced as traced.
         skipped: texts about what the pass has left unchanged, with reasons.
         exchanged: names of the sums and weights that sharded updates exchange, in order.
+        num_fused_updates: number of updates of owned parts that are one op each.
     """
 
     name: str
@@ -87,6 +88,7 @@ class GraphReport:
     left: tuple[str, ...]
     skipped: tuple[str, ...]
     exchanged: tuple[str, ...] = ()
+    num_fused_updates: int = 0
 
     @property
     def digest(self) -> str:
@@ -274,6 +276,7 @@ def _graph_report(graph: dict[str, Any]) -> GraphReport:
         tuple(graph["left"]),
         skipped,
         tuple(graph["exchanged"]),
+        graph["fused_updates"],
     )
 
 

@@ -20,7 +20,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "nesterov": lambda: keras.optimizers.SGD(
         0.1, momentum=0.9, nesterov=True, weight_decay=0.01, clipvalue=0.01, loss_scale_factor=4.0
     ),
-    "adam": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
     "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True),
     "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.001),

@@ -58,6 +58,7 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
         "held": held,
         "whole": sum(held_bytes(variable.value) for variable in ours.optimizer.variables),
         "sharded": [group.is_sharded for group in grappler.report(steps[0].plan).graphs[0].groups],
+        "fused": grappler.report(steps[0].plan).graphs[0].num_fused_updates,
         "explained": steps[0].explain(),
     }
 
