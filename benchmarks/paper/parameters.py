@@ -160,9 +160,10 @@ def of_libra() -> Parameters:
         name="LIBRA's testbed",
         sources=(
             "8 workers, K = 10, Z = 150, R = 128, 256, ..., 4096, batches: section V-A and Table I",
-            f"computation: {rate / 1e12:.2f} T operations per second, the "
-            f"{100 * sustained_share():.0f} % of an RTX 2080 Ti's peak that ASC-WFBP's paper "
-            "measured on ResNet-152 (section VI-E), of a V100's peak of 14 T (PCIe; data sheets)",
+            f"computation: {rate / 1e12:.2f} T operations per second, "
+            f"{100 * sustained_share():.0f} % of a V100's peak of 14 T (PCIe; data sheets): the "
+            "share of an RTX 2080 Ti's peak that follows from the 0.182 s of ResNet-152's backward "
+            "in ASC-WFBP's paper (section VI-E)",
             "alpha1 = 1, and alpha2 = (1 - 1/1.38)/2048: computation takes 38 % longer next to "
             "2048 threads (Fig. 1(a))",
             "gamma1 = 6.25 GB/s: the peak bandwidth of 50 Gb/s (section V-A)",

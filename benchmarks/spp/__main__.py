@@ -91,11 +91,11 @@ def _models(rows: Sequence[studies.Row]) -> str:
     """Table III: seconds of SPP, and how much longer the others take, in percent."""
     others = [name for name in studies.STRATEGIES if name != "SPP"]
     lines = []
-    for row, paper in zip(rows, studies.TABLE_III.values(), strict=True):
+    for row, (key, paper) in zip(rows, studies.TABLE_III.items(), strict=True):
         ours = row.seconds["SPP"]
         cells = [row.setting, f"{paper[0]:.3f}", f"{ours:.3f}"]
-        for name, seconds in zip(others, paper[1:], strict=True):
-            cells.append("-" if seconds is None else f"{100 * (seconds / paper[0] - 1):.1f}")
+        for name, percent in zip(others, studies.TABLE_III_PERCENT[key], strict=True):
+            cells.append("-" if percent is None else f"{percent:.1f}")
             cells.append(f"{100 * (row.seconds[name] / ours - 1):.0f}")
         lines.append((*cells, row.stages))
     head = ["model, testbed (Table III)", "SPP, s: paper's", "computed"]

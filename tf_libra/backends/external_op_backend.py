@@ -13,7 +13,7 @@ from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan, check_whole_tensors
 from tf_libra.specs.telemetry import AllReduceRecord
 
-# Largest thread count for an all-reduce on a GPU (LIBRA, section VI).
+# Largest thread count for an all-reduce on a GPU (LIBRA, section V-A).
 MAX_THREADS = 4096
 
 

@@ -17,7 +17,7 @@ from tf_libra.internal import log_utils, validation
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
 
-# Powers of two, as in LIBRA, section VI.
+# Powers of two, as in LIBRA, section V-A.
 THREADS = (128, 256, 512, 1024, 2048, 4096)
 # Values that NCCL_NTHREADS may have.
 THREADS_PER_CHANNEL = (64, 128, 256, 512)

@@ -1,8 +1,8 @@
 """Idle gaps of a step, and the choice to limit a background job to them.
 
 A model-parallel step waits for other ranks at known points. DeepPool runs background jobs in such
-idle times of bursts (section 2). Outside of these gaps a background job costs more, so it overlaps
-whole steps only if that cost is small.
+idle times of bursts (section 3.1). Outside of these gaps a background job costs more, so it
+overlaps whole steps only if that cost is small.
 """
 
 from tf_libra.background_jobs.throttle import Throttle

@@ -2,9 +2,10 @@
 
 Two rules are known. The paper derives Eq. 40 with two misprints. Eq. 27, Q3, counts from tau_c(l)
 where Eqs. 17 and 29 count from tau_b(l); as printed it contradicts Q2, because an all-reduce
-takes at least its startup overhead. Eq. 32 has tau_b(l) + t_b(l), when this tensor is produced; in
-Eq. 31's maximum it is that of l - 1, the next, and with that merging is not always better where the
-next tensor must be waited for (Q4). The authors' public code only merges what need not wait.
+takes at least its startup overhead. Eq. 32, and the second line of Eq. 31, have tau_b(l) + t_b(l),
+when this tensor is produced, for that of l - 1, the next. With the latter, merging is not always
+better where the next tensor must be waited for (Q4). The authors' public code only merges what
+need not wait.
 """
 
 from dataclasses import dataclass
