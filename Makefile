@@ -1,4 +1,4 @@
-# make setup | horovod | test | test-under-load | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
+# make setup | horovod | test | test-under-load | check | docs | demo | wheel | pictures | papers | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
 # make nightly                    builds and tests with TensorFlow's nightly wheel, in build/tried
 # make launchers                  Ray Train and torchrun start two workers, and start them again
@@ -47,7 +47,7 @@ IN_FOUR := -n 4 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup build horovod test test-under-load check check-tests docs demo wheel pictures looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup build horovod test test-under-load check check-tests docs demo wheel pictures papers looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -124,6 +124,12 @@ pictures: setup
 	$(RUN) tf-libra run -np 2 python examples/burst_digits.py --logdir build/bursts
 	for card in pipeline bursts; do \
 	  $(RUN) python -m tools.tensorboard_tab --logdir build/$$card --card $$card --out docs/images; done
+
+# The papers' evaluations, computed again: tables and pictures of docs/paper.md, docs/spp_paper.md and
+# docs/deeppool_paper.md. Losses in the formats of the wire: the picture of docs/wire_format.md.
+papers: setup
+	for paper in paper spp deeppool; do $(RUN) python -m benchmarks.$$paper || exit 1; done
+	$(RUN) python -m benchmarks.loss_curves --out docs/images/loss_curves.svg
 
 # Every view of the tab, to be looked at: few groups and many, one rank and eight.
 looks: setup

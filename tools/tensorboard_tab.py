@@ -264,16 +264,17 @@ def compact(path: Path) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Takes a picture of every view, or of what a run without one shows, light and dark."""
+    """Takes pictures of all views, and of the first in dark, or of what a run without one shows."""
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
+    pictures = {"light": (_CARD.value,)} if _CARD.value else {"light": VIEWS, "dark": VIEWS[:1]}
     with serving(Path(_LOGDIR.value or "")) as address:
-        for theme in ("light", "dark"):
+        for theme, names in pictures.items():
             with browsing(dark=theme == "dark") as tab:
                 tab.open(address)
                 if _RUN.value:
                     tab.choose("#run", _RUN.value)
-                for name in (_CARD.value,) if _CARD.value else VIEWS:
+                for name in names:
                     if not _CARD.value:
                         tab.view(name)
                     path = out / f"tensorboard_{name}_{theme}.png"
