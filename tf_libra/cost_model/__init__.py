@@ -1,3 +1,5 @@
+"""Cost models: contention on GPUs, shares of CPU cores, and their fit to measured steps."""
+
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cpu_share import ProcessorModel
