@@ -1,7 +1,7 @@
 """Searchers that the bandit chooses from: grid, NSGA-II, Bayesian, Hyperband.
 
 AIACC-Training has population based training in place of NSGA-II. It trains several
-models concurrently and copies weights from the faster ones to the others. A job that tunes itself
+models concurrently and copies weights from the better ones to the others. A job that tunes itself
 has one model, so what remains of it is the evolution of settings.
 
 The last three are samplers and a pruner of Optuna (`pip install tf-libra[search]`); without it only
