@@ -26,11 +26,11 @@ endif
 FLAVOUR := $(TENSORFLOW)-$(TENSORFLOW_PACKAGE)
 VENV := .venv$(patsubst %,-%,$(filter-out 2.21,$(FLAVOUR:-tensorflow-cpu=)))
 BIN := $(VENV)/bin
-# Where Python is told to keep none of what it compiles, each build step would compile TensorFlow's
+# Where Python keeps none of what it compiles, each build step would compile TensorFlow's
 # modules again.
 PIP := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Programs that a launcher starts by name come from the environment. Many processes import the same
-# files: where Python is told to keep none of what it compiles, each would compile all of them.
+# files: where Python keeps none of what it compiles, each would compile all of them.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
