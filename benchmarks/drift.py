@@ -8,8 +8,8 @@ drop to `--slow_rate` and come back; then a program that only counts shares rank
 
 What a number means: a stage's step is the median of the first or last tenth of those of its steps
 that tried nothing out, of rank 0; the cost of the others is what they took beyond the last, as a
-share of the stage's time. Plans are named as the log names them, in the order in which they were in
-force.
+share of the stage's time. Plans are named as the log names them, in the order in which they were
+active.
 
 The JSON: {"stages": [{"name", "steps", "first_step_seconds", "last_step_seconds", "tried_steps",
 "tried_share", "plans": [{"step", "plan", "groups", "threads"}]}], "log": [lines], "settings",

@@ -40,7 +40,10 @@ WORDS = {
     r"farewells?": "abort message",
 }
 NAMES = frozenset(("one", "of"))
-_WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): term for word, term in WORDS.items()}
+_WORDS = {
+    re.compile(rf"\b(?:{word})\b".replace(" ", r"\s+"), re.IGNORECASE): term
+    for word, term in WORDS.items()
+}
 _ANY_WORD = re.compile("|".join(pattern.pattern for pattern in _WORDS), re.IGNORECASE)
 _CXX_COMMENT = re.compile(r"//(.*)$", re.MULTILINE)
 
@@ -99,10 +102,10 @@ def faults_in_text(path: str, line: int, text: str) -> Iterator[Fault]:
     """Yields a fault for every replaced word of a text that begins at `line`."""
     if not _ANY_WORD.search(text):
         return
-    for number, part in enumerate(text.split("\n"), line):
-        for pattern, term in _WORDS.items():
-            for found in pattern.finditer(part):
-                yield Fault(path, number, f"'{found[0]}': write {term}")
+    found = [(match, term) for pattern, term in _WORDS.items() for match in pattern.finditer(text)]
+    for match, term in sorted(found, key=lambda pair: pair[0].start()):
+        number = line + text.count("\n", 0, match.start())
+        yield Fault(path, number, f"'{' '.join(match[0].split())}': write {term}")
 
 
 def faults_in_file(root: Path, path: Path) -> Iterator[Fault]:

@@ -41,6 +41,7 @@ def test_docstring_opening_is_found_with_its_line(root: Path, opening: str) -> N
         ("tf_libra/a.py", 'def f():\n    """Run.\n\n    All at once.\n    """\n', 4),
         ("ops/lanes/a.cc", "int x;\n// Nobody waits.\n", 2),
         ("docs/a.md", "# Title\n\nRanks are TOLD so.\n", 3),
+        ("docs/a.md", "# Title\n\nAll ranks at\nonce.\n", 3),
         ("README.md", "It stands beside it.\n", 1),
     ],
 )
