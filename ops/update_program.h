@@ -17,8 +17,8 @@ namespace tf_libra {
 enum class UpdateOp {
   kRead,            // of variable `first`
   kAssign,          // to variable `first` from `second`
-  kAssignAdd,       // likewise
-  kAssignSubtract,  // likewise
+  kAssignAdd,       // the same
+  kAssignSubtract,  // the same
   kAdd,
   kSubtract,
   kMultiply,
