@@ -1,7 +1,9 @@
 """Cases of `fit` while one rank trains for all, or ranks train in stages, for `keras_fit.py`."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import horovod.tensorflow as hvd
 import keras
@@ -10,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from forced_families import every_family_in_trials
 from harness import FOLDER, RANK, SIZE, Cases
-from keras_models import SHARD, compiled, plain_model
+from keras_models import SHARD, References, compiled, plain_model
 from keras_models import STEPS as BATCHES
 from keras_models import data as shares
 
@@ -143,10 +145,13 @@ def weights(model: Any) -> list[Any]:
 
 
 def fit(make: Callable[[], Any], strategy: Any, last: int = SHARE, **options: Any) -> Any:
-    """Returns weights and metrics of a fitted model; strategy "" is one process."""
+    """Returns weights and metrics of a fitted model; strategy "" is one process, eagerly."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(3)
-    model = make()
+    no_horovod = mock.patch.object(hvd, "DistributedOptimizer", lambda optimizer: optimizer)
+    with contextlib.nullcontext() if strategy else no_horovod:
+        model = make()
+    model.run_eagerly = not strategy
     if strategy:
         fitting = tf_libra.keras.optimize(model, strategy, **options)
     history = model.fit(data(model, not strategy, last), epochs=EPOCHS, verbose=0)
@@ -229,13 +234,15 @@ def through_trials(alone: bool) -> Any:
     }
 
 
-def add_cases(cases: Cases) -> None:
+def add_cases(cases: Cases, references: References) -> None:
     for name, make in MODELS.items():
+        references.add(lambda make=make: fit(make, ""), f"families_{name}")
         cases.add(
             f"families_{name}",
             lambda make=make: {
                 family: fit(make, strategy)
-                for family, strategy in {"": "", "data": "wfbp", **FAMILIES}.items()
+                for family, strategy in {"data": "wfbp", **FAMILIES}.items()
             },
         )
-    cases.add("family_trials", lambda: [through_trials(alone) for alone in (True, False)])
+    references.add(lambda: through_trials(alone=True), "family_trials")
+    cases.add("family_trials", lambda: through_trials(alone=False))

@@ -1,7 +1,7 @@
 """`model.fit` under a plan, against `fit` of one process on the joint batches."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -9,17 +9,18 @@ import horovod.tensorflow as hvd
 import keras
 import models
 import numpy as np
-import tensorflow as tf
 from fit_families import add_cases
 from harness import FOLDER, RANK, SIZE, Cases, restart_engine, restart_horovod
 from keras_models import (
     SHARD,
     STEPS,
-    OddBatches,
+    References,
     automatic,
     compiled,
     data,
     layers,
+    odd_data,
+    odd_model,
     own_model,
     plain_model,
     weights,
@@ -30,23 +31,24 @@ import tf_libra.keras
 EPOCHS = 3
 TUNING_STEPS = 14
 
-cases = Cases()
+cases, references = Cases(), References()
 
 
-# What one process fits alone: its model, and whether the last batch is a short one.
-ALONE = {"plain": (plain_model, False), "short": (plain_model, True), "own": (own_model, False)}
-
-
-def fit_alone(name: str) -> None:
-    make, short = ALONE[name]
-    model = compiled(make)
+def fit_alone(make: Callable[[], Any], short: bool = False) -> Any:
+    """Fits in one process, eagerly, since a small model's tracing takes longest."""
+    model = compiled(make, run_eagerly=True)
     model.fit(data(alone=True, short=short), epochs=EPOCHS, verbose=0)
-    np.savez(FOLDER / f"alone.{name}.npz", **weights(model))
+    return model
 
 
-def fit(name: str, **options: Any) -> Any:
-    """Saves the weights of a job of all ranks; `fit_alone` of the same name does those of one."""
-    make, short = ALONE[name]
+references.add(partial(fit_alone, plain_model), "plain")
+references.add(partial(fit_alone, plain_model, short=True), "short_batch", "several_steps")
+references.add(partial(fit_alone, own_model), "own_step")
+references.add(partial(fit_alone, automatic), "numbered_otherwise_on_one_rank")
+
+
+def fit(make: Callable[[], Any], short: bool = False, **options: Any) -> Any:
+    """Saves the weights of a job of all ranks; the last batch may be a short one."""
     ours = compiled(make, **options)
     fitting = tf_libra.keras.optimize(
         ours,
@@ -70,9 +72,8 @@ def fit(name: str, **options: Any) -> Any:
             ),
         ],
     )
-    cases.save(**{f"ours/{name}": value for name, value in weights(ours).items()})
+    cases.save(**weights(ours))
     return {
-        "alone": name,
         "phase": str(fitting.phase),
         "plan": fitting.plan.to_json(),
         "explained": fitting.explain(),
@@ -82,29 +83,21 @@ def fit(name: str, **options: Any) -> Any:
     }
 
 
-cases.add("plain", partial(fit, "plain"))
-cases.add("short_batch", partial(fit, "short"))
-cases.add("own_step", partial(fit, "own"))
-cases.add("several_steps", partial(fit, "short", steps_per_execution=4))
+cases.add("plain", partial(fit, plain_model))
+cases.add("short_batch", partial(fit, plain_model, short=True))
+cases.add("own_step", partial(fit, own_model))
+cases.add("several_steps", partial(fit, plain_model, short=True, steps_per_execution=4))
 
 
 @cases
 def numbered_otherwise_on_one_rank() -> Any:
-    alone = compiled(automatic)
-    alone.fit(data(alone=True), epochs=EPOCHS, verbose=0)
     if RANK == 1:
         automatic()
     ours = compiled(automatic)
     fitting = tf_libra.keras.optimize(ours, "wfbp", max_tuning_steps=6)
     ours.fit(data(alone=False), epochs=EPOCHS, verbose=0)
     fitting.check_variables()
-    both = {"ours": ours, "alone": alone}
-    saved = {
-        f"{who}/{i}": trainable_variable.numpy()
-        for who, model in both.items()
-        for i, trainable_variable in enumerate(model.trainable_variables)
-    }
-    cases.save(**saved)
+    cases.save(**weights(ours))
     return {"phase": str(fitting.phase), "plan": fitting.plan.to_json()}
 
 
@@ -160,88 +153,87 @@ def replaced() -> Any:
     return open_files
 
 
-def save(alone: Any, ours: Any) -> None:
-    cases.save(
-        **{f"alone/{name}": value for name, value in weights(alone).items()},
-        **{f"ours/{name}": value for name, value in weights(ours).items()},
-    )
+def train_on_batches(model: Any, rank: int, size: int) -> Iterator[None]:
+    """Trains on batches of ranks, every other with weights; without them, Keras says None."""
+    for step in range(20):
+        batch = models.part(models.batch(step, SIZE, "float32"), rank, size)
+        count = SHARD * SIZE // size
+        weighted = {"sample_weight": np.full(count, 0.5, "float32")} if step % 2 else {}
+        model.train_on_batch(*(array.numpy() for array in batch), **weighted)
+        yield
+
+
+def on_batch_alone() -> Any:
+    model = compiled(plain_model, run_eagerly=True)
+    list(train_on_batches(model, 0, 1))
+    return model
+
+
+references.add(on_batch_alone, "on_batch")
 
 
 @cases
 def on_batch() -> Any:
     """`train_on_batch` trains under the plan, too, and when nothing is tried out any more."""
-    alone, ours = compiled(plain_model), compiled(plain_model)
+    ours = compiled(plain_model)
     fitting = tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=6)
     settled = [fitting.settled]
-    for step in range(20):
-        joint = models.batch(step, SIZE, "float32")
-        share = models.part(joint, RANK, SIZE)
-        # Without sample weights, Keras says None.
-        weighted = {"sample_weight": np.full(SHARD, 0.5, "float32")} if step % 2 else {}
-        alone.train_on_batch(
-            *(array.numpy() for array in joint),
-            **{name: np.tile(value, SIZE) for name, value in weighted.items()},
-        )
-        ours.train_on_batch(*(array.numpy() for array in share), **weighted)
-        settled.append(fitting.settled)
-    save(alone, ours)
+    settled += [fitting.settled for _ in train_on_batches(ours, RANK, SIZE)]
+    cases.save(**weights(ours))
     return settled
+
+
+def compile_and_fit(model: Any, alone: bool, seed: int, **options: Any) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, **options)
+    model.fit(data(alone, seed), epochs=2, verbose=0)
+
+
+def before_compile_alone() -> Any:
+    model = compiled(plain_model)
+    for seed in range(2):
+        compile_and_fit(model, True, seed, run_eagerly=True)
+    return model
+
+
+references.add(before_compile_alone, "before_compile")
 
 
 @cases
 def before_compile() -> Any:
     """`optimize` waits for `compile`; a second `compile` after training starts over."""
-    alone, ours = compiled(plain_model), plain_model()
+    keras.utils.set_random_seed(3)
+    ours = plain_model()
     fitting = tf_libra.keras.optimize(
         ours, tf_libra.strategies.Wfbp(num_threads=2), max_tuning_steps=6
     )
-    ours.set_weights(alone.get_weights())
     reported = []
     for seed in range(2):
-        for model in (alone, ours):
-            model.compile(
-                keras.optimizers.Adam(0.01),
-                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            )
-            model.fit(data(model is alone, seed), epochs=2, verbose=0)
+        compile_and_fit(ours, False, seed)
         reported.append([str(fitting.phase), fitting.settled, fitting.tuned is not None])
         ours.reset_metrics()  # which are of each rank's own data
         fitting.check_variables()
     fitting.close()
-    save(alone, ours)
+    cases.save(**weights(ours))
     return reported
+
+
+def odd_batches_alone() -> Any:
+    model = odd_model(run_eagerly=True)
+    model.fit(odd_data(alone=True), epochs=EPOCHS, verbose=0)
+    return model
+
+
+references.add(odd_batches_alone, "odd_batches")
 
 
 @cases
 def odd_batches() -> Any:
     """Several steps per call, of batches that are alike and of those that are not."""
-
-    def make() -> Any:
-        keras.utils.set_random_seed(3)
-        model = OddBatches()
-        model.compile(
-            keras.optimizers.Adam(0.01),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            steps_per_execution=2,
-        )
-        return model
-
-    def odd(alone: bool) -> tf.data.Dataset:
-        def more(inputs: Any, labels: Any) -> Any:
-            # As many numbers in a row as its label says: other sizes in every batch.
-            rows = tf.RaggedTensor.from_row_lengths(
-                tf.ones([tf.reduce_sum(labels)]) / 8, row_lengths=labels
-            )
-            few = tf.where(inputs > 1.0, inputs, 0.0)
-            return {"dense": inputs, "sparse": tf.sparse.from_dense(few), "ragged": rows}, labels
-
-        return data(alone).map(more)
-
-    alone, ours = make(), make()
-    alone.fit(odd(True), epochs=EPOCHS, verbose=0)
+    ours = odd_model(steps_per_execution=2)
     fitting = tf_libra.keras.optimize(ours, "wfbp", max_tuning_steps=6)
-    ours.fit(odd(False), epochs=EPOCHS, verbose=0)
-    save(alone, ours)
+    ours.fit(odd_data(alone=False), epochs=EPOCHS, verbose=0)
+    cases.save(**weights(ours))
     return fitting.settled
 
 
@@ -366,31 +358,31 @@ def one_rank_broadcasts() -> Any:
     return found
 
 
-add_cases(cases)
+add_cases(cases, references)
+
+
+def fit_twice(model: Any, alone: bool) -> Any:
+    for _ in range(2):
+        model.fit(data(alone), epochs=1, verbose=0)
+        for inputs, labels in data(alone).take(2):
+            model.train_on_batch(inputs, labels)
+        if not alone:
+            restart_horovod()
+    return model
+
+
+references.add(lambda: fit_twice(compiled(plain_model, run_eagerly=True), True), "after_a_reset")
 
 
 @cases
 def after_a_reset() -> None:
     """The last case: `fit` and `train_on_batch` go on in another job of the same ranks."""
-
-    def train(model: Any, alone: bool) -> None:
-        for _ in range(2):
-            model.fit(data(alone), epochs=1, verbose=0)
-            for inputs, labels in data(alone).take(2):
-                model.train_on_batch(inputs, labels)
-            if not alone:
-                restart_horovod()
-
-    plain, ours = compiled(plain_model), compiled(plain_model)
-    train(plain, alone=True)
+    ours = compiled(plain_model)
     tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=TUNING_STEPS)
-    train(ours, alone=False)
-    saved = {f"alone/{name}": value for name, value in weights(plain).items()}
-    cases.save(**saved, **{f"ours/{name}": value for name, value in weights(ours).items()})
+    cases.save(**weights(fit_twice(ours, alone=False)))
 
 
 if __name__ == "__main__":
     hvd.init()
-    for reference in list(ALONE)[RANK::SIZE]:
-        fit_alone(reference)
+    references.run()
     cases.run()

@@ -1,5 +1,6 @@
-"""Models and data of the job `keras_fit.py`."""
+"""Models, data and references of the job `keras_fit.py`."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE
+from harness import FOLDER, RANK, SIZE
 
 SHARD = 4
 STEPS = 11  # of one epoch; with steps_per_execution=4, 3 are left over
@@ -74,7 +75,28 @@ def data(alone: bool, seed: int = 0, short: bool = False) -> tf.data.Dataset:
 
 
 def weights(model: Any) -> dict[str, np.ndarray]:
-    return {variable.path: variable.numpy() for variable in model.trainable_variables}
+    """Returns trainable variables by number, since Keras numbers the names of layers."""
+    return {str(i): variable.numpy() for i, variable in enumerate(model.trainable_variables)}
+
+
+class References:
+    """Training of one process alone, with which cases are compared; ranks share it out."""
+
+    def __init__(self) -> None:
+        self._functions: list[tuple[tuple[str, ...], Callable[[], Any]]] = []
+
+    def add(self, function: Callable[[], Any], *names: str) -> None:
+        """Adds what one process trains for some cases; it returns JSON values, or a model."""
+        self._functions.append((names, function))
+
+    def run(self) -> None:
+        """Runs this rank's functions, and saves results or weights as `alone.CASE.json`."""
+        for names, function in self._functions[RANK::SIZE]:
+            found = function()
+            if isinstance(found, keras.Model):
+                found = {name: value.tolist() for name, value in weights(found).items()}
+            for name in names:
+                (FOLDER / f"alone.{name}.json").write_text(json.dumps(found))
 
 
 def automatic() -> Any:
@@ -108,3 +130,25 @@ class OddBatches(keras.Model):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"loss": loss}
+
+
+def odd_model(**options: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    model = OddBatches()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, **options)
+    return model
+
+
+def odd_data(alone: bool) -> tf.data.Dataset:
+    """Returns `data` as such batches."""
+
+    def more(inputs: Any, labels: Any) -> Any:
+        # As many numbers in a row as its label says: other sizes in every batch.
+        rows = tf.RaggedTensor.from_row_lengths(
+            tf.ones([tf.reduce_sum(labels)]) / 8, row_lengths=labels
+        )
+        few = tf.where(inputs > 1.0, inputs, 0.0)
+        return {"dense": inputs, "sparse": tf.sparse.from_dense(few), "ragged": rows}, labels
+
+    return data(alone).map(more)
