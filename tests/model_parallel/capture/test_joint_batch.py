@@ -9,13 +9,29 @@ from tf_libra.model_parallel.capture.joint_batch import find_difference
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 
 
+def difference_of(step, images, labels):
+    recorder = StepRecorder(step)
+    return find_difference(*(trace(recorder, images, labels, size) for size in (4, 8)))
+
+
 def difference(make):
-    [(images, labels)] = batches(1, 4)
-    recorder = StepRecorder(tf.function(build_model(make).step))
-    return find_difference(trace(recorder, images, labels, 4))
+    return difference_of(tf.function(build_model(make).step), *batches(1, 4)[0])
 
 
-@pytest.mark.parametrize("make", [models.mlp, models.embedded, models.counted, models.spectral])
+@pytest.mark.parametrize(
+    "make",
+    [
+        models.mlp,
+        models.embedded,
+        models.counted,
+        models.spectral,
+        models.recurrent,
+        models.transformer,
+        models.calling,
+        models.conditional,
+        models.tied,
+    ],
+)
 def test_step_of_a_mean_over_examples_is_the_same(make):
     assert difference(make) is None
 
@@ -53,6 +69,24 @@ def without_zero(images, losses):
     )
 
 
+def hardest(images, losses):
+    return tf.reduce_mean(tf.math.top_k(losses, 2).values)
+
+
+def added_to_the_next(images, losses):
+    return tf.reduce_mean(losses * tf.roll(losses, 1, axis=0))
+
+
+def smoothed_along_examples(images, losses):
+    smooth = tf.nn.conv1d(losses[tf.newaxis, :, tf.newaxis], tf.ones([3, 1, 1]), 1, "SAME")
+    return tf.reduce_mean(smooth**2)
+
+
+def smoothed_along_columns(images, losses):
+    columns = losses[:, tf.newaxis, tf.newaxis] * images[:, :, tf.newaxis]
+    return tf.reduce_mean(tf.nn.conv1d(columns, tf.ones([3, 1, 1]), 1, "SAME") ** 2)
+
+
 def counted_by_shape(images, losses):
     return tf.reduce_sum(losses) / tf.cast(tf.shape(losses)[0], losses.dtype)
 
@@ -62,6 +96,59 @@ def normalized_per_example(images, losses):
     return tf.reduce_mean(losses * (2.0 + tf.reduce_sum(weights, axis=1)))
 
 
+def rooted(images, losses):
+    return tf.sqrt(tf.reduce_mean(losses))
+
+
+def compared_with_their_mean(images, losses):
+    return tf.reduce_mean(losses * (images[:, 0] - tf.reduce_mean(images[:, 0])))
+
+
+def multiplied_means(images, losses):
+    return tf.reduce_mean(losses) + tf.reduce_mean(losses) * tf.reduce_mean(images)
+
+
+def masked_by_column(images, losses):
+    mask = tf.cast(images > 0, losses.dtype)
+    sums = tf.reduce_sum(mask * losses[:, tf.newaxis], axis=0)
+    return tf.reduce_mean(sums / (1e-3 + tf.reduce_sum(mask, axis=0)))
+
+
+def masked_in_a_function(images, losses):
+    return tf.function(masked)(images, losses)
+
+
+def masked_in_a_loop(images, losses):
+    total = tf.zeros([])
+    for column in tf.range(3):
+        total += masked(images[:, column : column + 1], losses)
+    return total
+
+
+def scaled_under_a_condition(images, losses):
+    is_large = tf.reduce_mean(images) > 0
+    return tf.cond(is_large, lambda: tf.reduce_mean(losses), lambda: 2 * tf.reduce_mean(losses))
+
+
+def above_their_mean(images, losses):
+    return tf.reduce_mean(tf.where(losses > tf.reduce_mean(losses), losses, 0.0))
+
+
+def scaled_by_a_selection(images, losses):
+    return tf.reduce_mean(losses) * tf.where(tf.reduce_any(images > 2), 1.0, 2.0)
+
+
+def added_in_a_function(images, losses):
+    return tf.function(lambda values: tf.reduce_mean(0.5 * values))(losses)
+
+
+def added_in_a_loop(images, losses):
+    total = tf.zeros([])
+    for column in tf.range(3):
+        total += tf.reduce_mean(losses * images[:, column])
+    return total
+
+
 @pytest.mark.parametrize(
     ("mean", "is_same"),
     [
@@ -69,11 +156,27 @@ def normalized_per_example(images, losses):
         (selected, False),
         (masked_by_keras, False),
         (without_zero, False),
+        (rooted, False),
+        (hardest, False),
+        (added_to_the_next, False),
+        (smoothed_along_examples, False),
+        (compared_with_their_mean, False),
+        (multiplied_means, False),
+        (masked_by_column, False),
+        (masked_in_a_function, False),
+        (masked_in_a_loop, False),
+        (scaled_under_a_condition, False),
+        (above_their_mean, False),
+        (scaled_by_a_selection, False),
         (counted_by_shape, True),
+        (smoothed_along_columns, True),
         (normalized_per_example, True),
+        (added_in_a_function, True),
+        (added_in_a_loop, True),
     ],
 )
-def test_means_over_numbers_of_examples_that_differ_between_ranks_are_named(mean, is_same):
+def test_losses_that_are_no_means_over_examples_are_named(mean, is_same):
+    """The average of gradients is another one, although a batch may not show it."""
     [(images, _)] = batches(1, 4)
     flat = tf.reshape(images, [4, -1])
     weight = tf.Variable(tf.ones([flat.shape[1], 1]))
@@ -85,8 +188,8 @@ def test_means_over_numbers_of_examples_that_differ_between_ranks_are_named(mean
         weight.assign_sub(0.1 * tape.gradient(loss, weight))
         return loss
 
-    found = find_difference(trace(StepRecorder(step), flat, tf.zeros([4]), 4))
-    assert found is None if is_same else "gradients are divided by" in found
+    found = difference_of(step, flat, tf.zeros([4]))
+    assert found is None if is_same else "no mean over examples" in found
 
 
 def test_statistics_of_keras_2_are_no_metrics():

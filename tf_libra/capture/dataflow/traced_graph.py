@@ -41,6 +41,7 @@ class Node:
         sizes: number of elements of each output, -1 if unknown; empty if read without sizes.
         rank: number of dimensions of the first output, -1 if unknown.
         keeps_dims: whether a reduction keeps the dimensions that it reduces.
+        dtypes: dtype of each output; empty if read without sizes.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Node:
     sizes: tuple[int, ...] = ()
     rank: int = -1
     keeps_dims: bool = False
+    dtypes: tuple[tf.DType, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def _read_nodes(definitions: Iterable[Any], known: set[str]) -> tuple[Node, ...]
             _read_sizes(node.attr),
             _read_rank(node.attr),
             node.attr["keep_dims"].b if "keep_dims" in node.attr else False,
+            _read_dtypes(node) if "_output_shapes" in node.attr else (),
         )
         for node in definitions
     )
@@ -233,6 +236,18 @@ def _read_sizes(attributes: Any) -> tuple[int, ...]:
     if "_output_shapes" not in attributes:
         return ()
     return tuple(_num_elements(shape) for shape in attributes["_output_shapes"].list.shape)
+
+
+def _read_dtypes(node: Any) -> tuple[tf.DType, ...]:
+    definition = tf_internal.find_op_definition(node.op)
+    types: list[int] = []
+    for output in () if definition is None else definition.output_arg:
+        if output.type_list_attr:
+            types += node.attr[output.type_list_attr].list.type
+        else:
+            count = node.attr[output.number_attr].i if output.number_attr else 1
+            types += [output.type or node.attr[output.type_attr].type] * count
+    return tuple(map(tf.as_dtype, types))
 
 
 def _read_rank(attributes: Any) -> int:

@@ -108,6 +108,11 @@ class SizedTraces:
         """The step, traced for a microbatch."""
         return self.graph(self.microbatch_size)
 
+    @property
+    def other_graph(self) -> StepGraph:
+        """The step, traced for another batch size."""
+        return self.graph(self._other_size)
+
     def graph(self, size: int) -> StepGraph:
         """Returns the step, traced for a batch size."""
         if size not in self._graphs:
@@ -198,7 +203,7 @@ class SizedTraces:
         """Raises `ValueError` if a layer, as a stage, could not update its variables."""
         if not self._is_update_checked:
             UpdatePhase(self.layer_partition)
-            check_batch_size_use(self.microbatch_graph, self.graph(self._other_size))
+            check_batch_size_use(self.microbatch_graph, self.other_graph)
             self._is_update_checked = True
 
     @property

@@ -86,7 +86,7 @@ class CandidateTraining(StagedTraining):
         self._traced_ahead = {step_arguments.trace_key(given): traces}
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
-        difference = find_difference(graph)
+        difference = find_difference(graph, traces.other_graph)
         shortage = None if difference else find_shortage(graph)
         self.exceeds_memory = shortage is not None
         return difference or shortage
