@@ -22,6 +22,7 @@ from one_rank_trials import (
     next_job,
     next_pipeline,
     own,
+    own_values,
     summed,
     without_metric,
 )
@@ -268,7 +269,7 @@ for case in (nothing_returned, text_returned, another_dtype):
 if harness.SIZE == 2:  # more ranks change nothing
     cases(alternating)
     cases(evaluated)
-    cases.add("compared mlp", lambda: compared(models.mlp))
+    cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True))
     cases.add("compared embedded", lambda: compared(models.embedded, sparse_as_dense=True))
     cases.add("compared sparse", lambda: compared(models.embedded))
     cases.add("compared convolutional", lambda: compared(models.convolutional, FIRST))
@@ -284,6 +285,7 @@ if harness.SIZE == 2:  # more ranks change nothing
         )
     cases(next_pipeline)
     cases(large)
+    cases(own_values)
     cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
 cases.add("read on the last rank", lambda: read_alone("last", OneRank(rank=0), [LAST]))
 STAGES = Spp(num_microbatches=2, num_stages=2)

@@ -33,6 +33,38 @@ def own(batch):
     return [harness.own(part) for part in batch]
 
 
+def own_values():
+    """Chooses one rank, and then values of which each rank has its own, that no step trains."""
+    weight, own_scale = tf.Variable(tf.ones([4])), tf.Variable(1.0, trainable=False)
+
+    @tf.function
+    def traced(examples, scale):
+        with tf.GradientTape() as tape:
+            loss = own_scale * scale * tf.reduce_mean(weight * examples)
+        weight.assign_sub(4 * tape.gradient(loss, weight))
+        return loss
+
+    strategy = Auto(threads=(1,), streams=(1,), families=("one-rank",))
+    steady = tf_libra.Tuning(retune_overhead=0.0)
+    step = tf_libra.optimize(strategy, max_tuning_steps=8, tuning=steady)(traced)
+
+    def change(scale):
+        before = weight.numpy()
+        step(tf.ones([2, 4]), tf.constant(scale))
+        return type(step.plan).__name__, (before - weight.numpy()).tolist()
+
+    with every_family_in_trials("one-rank"):
+        for _ in range(MAX_STEPS):
+            change(1.0)
+            if step.settled:
+                break
+    changes = [change(1.0), change(1.0 + harness.RANK)]
+    own_scale.assign(1.0 + harness.RANK)
+    changes.append(change(1.0))
+    own_scale.assign(3.0)
+    return [*changes, change(1.0)]
+
+
 def every_value(trained):
     every = map(tf.convert_to_tensor, trained.every_variable)
     return {str(i): value.numpy() for i, value in enumerate(every)}
@@ -44,21 +76,26 @@ def compared(
     allow=("joint_results",),
     far_faster=float("inf"),
     families=("one-rank",),
+    evaluates=False,
     **options,
 ):
     """Trains through trials of data parallelism and other families; `chosen` wins.
 
     Which of them is faster depends on the machine, and so does whether one is far faster.
+    With `evaluates`, the last rank alone calls the step in between, with a flag.
     """
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
     steady = tf_libra.Tuning(retune_overhead=0.0)
     phases, traced_sizes = [], []
 
+    def loss(images, labels):
+        return trained.loss(labels, trained.call(images))
+
     @tf.function
-    def traced(*batch):
+    def traced(*batch, training=True):
         traced_sizes.append(batch[0].shape[0])
-        return trained.step(*batch)
+        return trained.step(*batch) if training else loss(*batch)
 
     with every_family_in_trials(chosen, far_faster):
         step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(traced)
@@ -67,6 +104,8 @@ def compared(
             result = step(*own(batch))
             phases.append(step.phase)
             num_settled += step.settled
+            if evaluates and harness.RANK == LAST:
+                np.testing.assert_allclose(step(*batch, training=False), loss(*batch), rtol=1e-4)
             if num_settled == SETTLED_STEPS:
                 break
     before_sync = every_value(trained)

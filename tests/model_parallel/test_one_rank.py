@@ -192,7 +192,10 @@ def test_other_functions_continue_with_current_variables(trained: Job) -> None:
 @pytest.mark.parametrize("trained", [2], indirect=True)
 @pytest.mark.parametrize("model", ["mlp", "embedded"])
 def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -> None:
-    """The optimizer of the embedding, Adam, has slots and counts steps."""
+    """The optimizer of the embedding, Adam, has slots and counts steps.
+
+    One rank alone evaluates the other model by the same function after each step.
+    """
     case = f"compared {model}"
     _, variables = train_alone(getattr(models, model), trained_steps(trained, case), SAMPLES, 1)
     check_variables(trained, case, without_metrics(variables))
@@ -244,6 +247,16 @@ def test_steps_that_are_undone_leave_variables_as_they_were(trained: Job, case: 
     """Such a step was timed, or has failed on the computing rank alone."""
     _, variables = train_alone(without_metric, trained_steps(trained, case), SAMPLES, 1)
     check_variables(trained, case, variables)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_values_that_each_rank_chooses_are_averaged(trained: Job) -> None:
+    """A scalar argument, and a variable: one rank would compute with its own for all examples."""
+    for rank in range(2):
+        plans, changes = zip(*trained.value("own_values", rank), strict=True)
+        assert plans == ("OneRankPlan", "Plan", "Plan", "OneRankPlan")
+        for change, scale in zip(changes, (1.0, 1.5, 1.5, 3.0), strict=True):
+            assert change == pytest.approx([scale] * 4)
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -31,6 +32,7 @@ class DataParallelism:
         self.rendezvous = SimpleNamespace(is_over=False, place=(1, 2), options=options)
         self.step_number = 7
         self.settled = True
+        self.chosen: list[str] = []  # digests of values that ranks may choose
         self.kinds: list[Any] = []  # of the arguments of steps, as exchanged
 
     @property
@@ -48,6 +50,9 @@ class DataParallelism:
 
     def exchange(self, value: Any) -> list[Any]:
         return [value, value]
+
+    def chosen_values(self, args: Any, kwargs: Any) -> list[str] | None:
+        return None if kwargs else [*self.chosen]
 
     def step(self, args: Any, kwargs: Any, num_steps: int = 1) -> int:
         self.step_number += num_steps
@@ -106,6 +111,29 @@ def test_ranks_compare_arguments_once_data_parallelism_has_tuned(
     step.step((tf.zeros([4, 2]), 3, Phase.RUN, tf.float16), {})
     kinds = ["float32 (4, 2)", "3", repr(Phase.RUN), "tf.float16"]
     assert first.kinds == [[kinds, False, False]]
+
+
+def test_ranks_compare_values_of_arguments_without_examples(
+    first: DataParallelism, step: FamilyStep
+) -> None:
+    """Only one rank passes its value to the step of another strategy."""
+    first.chosen = ["a digest"]
+    iterator = iter(tf.data.Dataset.range(1))
+    step.step((tf.constant(2.0), np.int64(3), np.array(0.5), tf.constant("a"), iterator), {})
+    [[kinds, *_]] = first.kinds
+    assert kinds[:4] == ["float32 2.0", "int64 3", "float64 0.5", "string b'a'"]
+    assert kinds[-1] == "a digest"
+
+
+def test_evaluation_is_no_step_of_trials(
+    first: DataParallelism, tried: FamilyStep, other: Other
+) -> None:
+    """Another rank need not make it, so nothing is exchanged."""
+    for _ in range(4):
+        tried.step((tf.zeros([4, 2]),), {"training": False})
+    assert not first.kinds and not other.undoable and not tried.settled
+    train(tried, 1)
+    assert len(first.kinds) == 1
 
 
 @pytest.fixture

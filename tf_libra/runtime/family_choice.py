@@ -26,6 +26,12 @@ class FamilyChoice(Document):
 
     FORMAT: ClassVar = "tf-libra family choice"
 
+    @property
+    def measured_seconds(self) -> dict[str, float]:
+        """Seconds of a step of each timed strategy, by name."""
+        rows = self.families.rows
+        return {row.name: row.measured_seconds for row in rows if row.measured_seconds is not None}
+
 
 class FamilyWatch:
     """Watch for step times that change for good, so that another strategy may be faster now."""

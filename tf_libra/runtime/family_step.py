@@ -201,6 +201,10 @@ class FamilyStep:
             self._begin()
         if self._is_alone:
             return self._first.step(args, kwargs, num_steps)
+        may_be_other = not self._is_chosen or self._chosen != FIRST
+        values = self._first.chosen_values(args, kwargs) if may_be_other else []
+        if values is None:
+            return self._first.step(args, kwargs)  # perhaps on this rank alone
         self._number_steps_from(max(step.step_number for step in self._every_step))
         self._active = FIRST
         if num_steps != 1 or is_weighted():
@@ -209,13 +213,13 @@ class FamilyStep:
             return self._first.step(args, kwargs, num_steps)
         if not self._is_cache_read and self._first.state.origin is PlanSource.CACHED:
             self._use_cached(args, kwargs)
-        if not self._compare_ranks(args, kwargs):
+        if not self._compare_ranks(args, kwargs, values):
             return self._first.step(args, kwargs)
         if self._is_chosen and not self._has_drifted():
             return self._run_chosen(args, kwargs)
         return self._run_trial(args, kwargs)
 
-    def _compare_ranks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _compare_ranks(self, args: Any, kwargs: dict[str, Any], values: list[str]) -> bool:
         """Returns whether arguments of all ranks are of the same kind, if that may matter.
 
         Only data parallelism trains others, such as the last batches of an epoch. The others would
@@ -224,7 +228,7 @@ class FamilyStep:
         is_tuning = not (self._is_chosen or self._turns.have_begun or self._first.settled)
         if is_tuning or (self._is_chosen and self._chosen == FIRST):
             return True
-        kinds = kinds_of_arguments((args, kwargs))
+        kinds = [*kinds_of_arguments((args, kwargs)), *values]
         is_slow, is_late = self._turns.total_seconds > MAX_SECONDS, self._seconds_left() < 0
         everyone = self._first.exchange_in_step([kinds, is_slow, is_late])
         if not self._is_chosen:
@@ -385,11 +389,7 @@ class FamilyStep:
         if not self._candidates.follow(choice, args, kwargs):
             return
         self._source = " of an earlier job"
-        self._medians = {
-            row.name: row.measured_seconds
-            for row in choice.families.rows
-            if row.measured_seconds is not None
-        }
+        self._medians = choice.measured_seconds
         self._active = self._chosen = choice.name
         self._is_chosen = True
         self._watch.on_chosen(self._medians.get(choice.name))

@@ -52,8 +52,8 @@ def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, 
 UNTIMED = f"trials have taken {formatting.time(MAX_SECONDS_OF_ALL)} without its turns"
 """Reason of a strategy that was not timed."""
 
-UNLIKE = f"batches of {MAX_STEPS} steps differed in kind between ranks"
-"""Reason of strategies for which ranks need batches of the same shapes, dtypes and types."""
+UNLIKE = f"in {MAX_STEPS} steps, ranks had unlike arguments, or other values that they compute with"
+"""Reason of strategies for which ranks need the same kinds of arguments, and the same values."""
 
 
 def describe_unmeasured(num_steps: int) -> str:

@@ -118,13 +118,18 @@ def _is_close(found: Any, expected: Any, values: Any) -> bool:
 
 
 def kinds_of_arguments(arguments: Any) -> list[str]:
-    """Returns dtype and shape of tensors, and Python values, as texts that ranks compare."""
+    """Returns dtype and shape of tensors, and values without examples, as texts for other ranks.
+
+    A tensor without dimensions holds no examples: only the computing rank's value counts.
+    """
     return [_kind_of_argument(leaf) for leaf in tf.nest.flatten(arguments, expand_composites=True)]
 
 
 def _kind_of_argument(leaf: Any) -> str:
     is_array = tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
-    if is_array and leaf.dtype != tf.resource:
-        return f"{leaf.dtype.name} {tuple(leaf.shape)}"
+    if is_array and leaf.dtype not in (tf.resource, tf.variant):
+        is_value = not isinstance(leaf, tf.Variable) and leaf.shape == ()
+        what = np.asarray(leaf).item() if is_value else tuple(leaf.shape)
+        return f"{leaf.dtype.name} {what!r}"
     is_value = leaf is None or isinstance(leaf, bool | int | float | str | enum.Enum | tf.DType)
     return repr(leaf) if is_value else type(leaf).__qualname__

@@ -21,6 +21,7 @@ from tf_libra.coordination.control_plane import Control, EngineError, between_st
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime.chosen_values import ChosenValues
 from tf_libra.runtime.error_feedback import ErrorFeedbackState
 from tf_libra.runtime.fingerprint import function_identity
 from tf_libra.runtime.plan_cache import PlanCache
@@ -91,6 +92,7 @@ class TrainingFunction:
         self._variables = StepVariables(
             options.local_variables, options.broadcast_variables, self._weights
         )
+        self._chosen = ChosenValues(self._variables)
         self._sharded = ShardedCalls(self._identity, options)
         self._sessions = SessionRegistry(
             self._name,
@@ -275,6 +277,16 @@ class TrainingFunction:
             self._fail(cause, error)
             raise
 
+    def chosen_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str] | None:
+        """Returns digests of values that ranks may choose; None for an evaluation, of any rank."""
+        if not self._tracer.has_trained:
+            return []
+        call = self._during(partial(self._bind, args, kwargs))
+        return None if self._tracer.is_rank_local(call.trace.trace) else self._chosen.digests(call)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
+        return self._tracer.bind(args, kwargs, self.step_number + 1, self._sessions.reporter)
+
     def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
 
@@ -311,26 +323,22 @@ class TrainingFunction:
             return self._call_alone(args, kwargs)
         assert self._rendezvous.job is not None
         self._tracer.connect(control, self._rendezvous.job, self._watch)
-        call = self._tracer.bind(args, kwargs, self.step_number + 1, self._sessions.reporter)
-        is_step = not self._tracer.is_rank_local(call.trace.trace)
-        if is_step:
-            control.set_step(self.step_number + 1)
-        shards = shard_registry()
-        own = self._sharded.slots
+        call = self._bind(args, kwargs)
+        if self._tracer.is_rank_local(call.trace.trace):
+            return call.run()  # it fetches variables that only other ranks have
+        control.set_step(self.step_number + 1)
+        shards, own = shard_registry(), self._sharded.slots
         if shards.has_stale(but=own):
             held = {bound.key: bound for bound in call.touched() if bound.is_variable}
             shards.synchronize(held, but=own)
-        if not is_step:
-            return call.run()
         if not self._sessions.is_known(call):
             self._sharded.finish()  # to compare variables
         session = self._sessions.select(control, call)
         self._tracer.has_trained = True
         run = self._run if self._watch is None else partial(self._run_if_finite, self._watch)
         execute = partial(run, control, session, call, num_steps)
-        if is_weighted() and not gradient_weight().value:
-            return self._without_batch(call, execute)
-        return execute()
+        has_batch = not is_weighted() or gradient_weight().value
+        return execute() if has_batch else self._without_batch(call, execute)
 
     def _join(self) -> None:
         """Meets the other ranks, if there are any."""
@@ -346,7 +354,7 @@ class TrainingFunction:
         self._rendezvous.options.backend.begin_step()
         execute = partial(call.execute, control, self._identity, self.step_number, num_steps)
         shard = partial(self._sharded.prepare, control, call)
-        with self._sharded.unobserved():
+        with self._sharded.unobserved(), self._chosen.stepping(call):
             result = session.step(first, execute, num_steps, shard)
         control.end_step(self.step_number)
         if session.state.conclusion is not None and session.state.is_running:

@@ -163,6 +163,10 @@ class ShardRegistry:
             name for keeper in keepers for key, name in keeper.trained().items() if key not in keys
         ]
 
+    def trained_keys(self) -> set[int]:
+        """Returns the keys of all sharded variables that steps change."""
+        return {key for keeper in tuple(self._owners.values()) for key in keeper.trained()}
+
     def has_stale(self, but: ShardOwner | None = None) -> bool:
         """Returns whether any variable, except those of the owner `but`, is stale on some rank."""
         for name in [name for name, keeper in self._owners.items() if keeper.is_done]:

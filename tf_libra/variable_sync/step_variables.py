@@ -85,6 +85,12 @@ class StepVariables:
         own = (held for held in touched if judged[held.name].replication is Replication.OWN)
         return [held for held in own if held.is_variable]
 
+    def chosen(self, flow: SourceFlow, touched: Sequence[BoundVariable]) -> list[BoundVariable]:
+        """Returns what a call reads, and the script of each rank may choose: numbers alone."""
+        judged = self._broadcast.classify(flow, touched)
+        data = (held for held in touched if judged[held.name].replication is Replication.DATA)
+        return [held for held in data if held.is_number]
+
     def check(self, control: Control) -> None:
         """Compares all replicated variables that still exist on every rank.
 
