@@ -55,14 +55,16 @@ def test_weights_are_those_of_one_process(trained: Job, case: str) -> None:
     tolerance = {"half": 2e-2, "penalized": 1e-9, "even": 0.0}.get(case, 2e-4)
     for rank in RANKS:
         trained.value(case, rank)
-        found = trained.arrays(case, rank)
-        ours = {name for name in found if name.startswith("ours/")}
-        assert len(ours) * 2 == len(found)
+    arrays = [trained.arrays(case, rank) for rank in RANKS]
+    alone = {name: value for found in arrays for name, value in found.items() if "alone" in name}
+    for rank, found in zip(RANKS, arrays, strict=True):
+        ours = [name for name in found if name.startswith("ours/")]
+        assert len(ours) == sum(name.startswith(f"alone {rank}/") for name in alone) > 0
         for name in ours:
-            wanted = found[name.replace("ours/", "alone/")]
+            wanted = alone[name.replace("ours", f"alone {rank}")]
             np.testing.assert_allclose(found[name], wanted, rtol=tolerance, atol=tolerance / 10)
             if name.startswith("ours/weight"):
-                np.testing.assert_array_equal(found[name], trained.arrays(case, 0)[name])
+                np.testing.assert_array_equal(found[name], arrays[0][name])
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -1,8 +1,9 @@
 """Ranks with different numbers of batches, against one process that trains each batch as its rank.
 
-Weights, and what the ranks keep for themselves, are saved as `ours/` and `alone/`.
+Weights, and what the ranks keep for themselves, are saved as `ours/` and `alone RANK/`.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,13 +147,33 @@ def train_alone(model: Any, joint: Sequence[Sequence[Any]], local: Any = None) -
     return local
 
 
-def save(ours: Any, alone: Any, local: Sequence[Any]) -> None:
-    """Saves weights and rank-local variables of a rank and of the process."""
-    values = {"ours": [*ours.weights(), *ours.local], "alone": [*alone.weights(), *local[RANK]]}
+_TURNS = itertools.count()
+
+
+def save(ours: Any, alone: Any, train: Callable[[], Sequence[Any]]) -> None:
+    """Saves weights and rank-local variables of this rank and, in its turn, of the process.
+
+    Args:
+        ours: the model that all ranks have trained.
+        alone: the model of the process.
+        train: trains it, as `train_alone` does, which takes longer than the ranks' training.
+    """
+    values = {"ours": ours.local}
+    if next(_TURNS) % SIZE == RANK:
+        values |= {f"alone {rank}": local for rank, local in enumerate(train())}
+    save_values(ours, alone, values)
+
+
+def save_values(ours: Any, alone: Any, local: dict[str, Sequence[Any]]) -> None:
+    """Saves weights with rank-local variables, of `ours` and of any others."""
     cases.save(
         **{
-            f"{whose}/{'weight' if number < len(ours.weights()) else 'own'}{number}": value
-            for whose, found in values.items()
+            f"{whose}/{kind}{number}": value
+            for whose, own in local.items()
+            for kind, found in (
+                ("weight", (ours if whose == "ours" else alone).weights()),
+                ("own", own),
+            )
             for number, value in enumerate(found)
         }
     )
@@ -171,7 +192,8 @@ def train(
     for inputs, labels in joined:
         step(inputs, labels)
         repeated += joined.is_repeating
-    save(ours, alone, train_alone(alone, [batches_of(rank, dtype) for rank in range(SIZE)]))
+    joint = [batches_of(rank, dtype) for rank in range(SIZE)]
+    save(ours, alone, lambda: train_alone(alone, joint))
     step.check_variables()
     return {"repeated": repeated, "phase": str(step.phase), "traces": ours.count}
 
@@ -217,7 +239,7 @@ def not_finite_at_the_end() -> Any:
     del joint[0][last]
     for batches in joint[1:]:  # that step counts on no rank
         del batches[last]
-    save(ours, alone, train_alone(alone, joint))
+    save(ours, alone, lambda: train_alone(alone, joint))
 
 
 @cases
@@ -231,7 +253,7 @@ def even() -> Any:
     step = tf_libra.optimize("wfbp", **TUNING)(tf.function(joined.step))
     for batch in tf_libra.join(joint):
         step(*batch)
-    save(joined, plain, [plain.local] * SIZE)
+    save_values(joined, plain, {"ours": joined.local, f"alone {RANK}": plain.local})
     return {"traces": [plain.count, joined.count]}
 
 
@@ -246,8 +268,8 @@ def even_again() -> Any:
         step(*batch)
     for batch in joint[RANK][:3]:
         step(*batch)
-    local = train_alone(alone, first)
-    save(ours, alone, train_alone(alone, [batches[:3] for batches in joint], local))
+    rest = [batches[:3] for batches in joint]
+    save(ours, alone, lambda: train_alone(alone, rest, train_alone(alone, first)))
     return {"traces": ours.count}
 
 
@@ -268,10 +290,8 @@ def fit() -> Any:
     )
     for trainer in (ours, alone):
         trainer.local = trainer.model.non_trainable_variables  # fit has metrics of its own
-    local = None
-    for _ in range(2):
-        local = train_alone(alone, [batches_of(rank) for rank in range(SIZE)], local)
-    save(ours, alone, local)
+    joint = [batches_of(rank) for rank in range(SIZE)]
+    save(ours, alone, lambda: train_alone(alone, joint, train_alone(alone, joint)))
     return {"phase": str(fitting.phase), "history": history.history}
 
 
