@@ -44,18 +44,34 @@ def messages_of_every_dtype() -> Any:
     names = (
         "float16 bfloat16 float32 float64 bool int8 uint8 int16 uint16 int32 uint32 int64 uint64"
     )
+    shapes: Sequence[list[int]] = ([], [0, 3], [5], [2, 3, 4])
+
+    def exchange(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        for index, tensor in enumerate(tensors):
+            collectives.send(tensor, after, f"x{index}")
+        return [
+            collectives.receive(tensor.dtype, tensor.shape, before, f"x{index}")
+            for index, tensor in enumerate(tensors)
+        ]
+
     for dtype in names.split():
-        for shape in ([], [0, 3], [5], [2, 3, 4]):
-
-            def exchange(tensor: tf.Tensor) -> tf.Tensor:
-                collectives.send(tensor, after, "x")
-                return collectives.receive(tensor.dtype, tensor.shape, before, "x")
-
-            for number, call in enumerate(both(exchange)):
-                got = call(tf.constant(numbers(RANK, shape, dtype)))
+        for number, call in enumerate(both(exchange)):
+            values = call([tf.constant(numbers(RANK, shape, dtype)) for shape in shapes])
+            for shape, got in zip(shapes, values, strict=True):
                 same = np.array_equal(got.numpy(), numbers(before, shape, dtype))
                 found[f"{dtype} {shape} {number}"] = same and got.dtype.name == dtype
     return found
+
+
+def every_collective(ranks: list[int], root: int, tensor: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {
+        "sum": collectives.all_reduce(tensor, ranks, "a"),
+        "average": collectives.all_reduce(tensor, ranks, "b", op="average"),
+        "scatter": collectives.reduce_scatter(tensor, ranks, "c"),
+        "gather": collectives.all_gather(tensor, ranks, "d"),
+        "broadcast": collectives.broadcast(tensor, root, ranks, "e"),
+        "reduce": collectives.reduce(tensor, root, ranks, "f"),
+    }
 
 
 @cases
@@ -72,36 +88,22 @@ def collectives_of_every_set() -> Any:
             inputs = [numbers(rank, shape, dtype) for rank in ranks]
             total = np.sum([input_.astype("float64") for input_ in inputs], axis=0)
             part = slice(place * 2, place * 2 + 2)
-            calls: dict[str, tuple[Callable[[Any], Any], Any]] = {
-                "sum": (partial(collectives.all_reduce, ranks=ranks, name="a"), total),
-                "average": (
-                    partial(collectives.all_reduce, ranks=ranks, name="b", op="average"),
-                    total / n,
-                ),
-                "scatter": (
-                    partial(collectives.reduce_scatter, ranks=ranks, name="c"),
-                    total[part],
-                ),
-                "gather": (
-                    partial(collectives.all_gather, ranks=ranks, name="d"),
-                    np.concatenate(inputs),
-                ),
-                "broadcast": (
-                    partial(collectives.broadcast, root=root, ranks=ranks, name="e"),
-                    inputs[-1],
-                ),
-                "reduce": (
-                    partial(collectives.reduce, root=root, ranks=ranks, name="f"),
-                    total if root == RANK else 0 * total,
-                ),
+            expected = {
+                "sum": total,
+                "average": total / n,
+                "scatter": total[part],
+                "gather": np.concatenate(inputs),
+                "broadcast": inputs[-1],
+                "reduce": total if root == RANK else 0 * total,
             }
-            for name, (function, expected) in calls.items():
-                for number, call in enumerate(both(function)):
-                    got = tf.cast(call(tf.constant(inputs[place])), tf.float64)
+            calls = partial(every_collective, ranks, root)
+            for number, call in enumerate(both(calls)):
+                for name, value in call(tf.constant(inputs[place])).items():
+                    got = tf.cast(value, tf.float64)
+                    wanted = np.asarray(expected[name], "float64")
                     tolerance = 1e-2 if "16" in dtype else 1e-6
                     key = f"{name} {ranks} {dtype} {number}"
-                    expected = np.asarray(expected, "float64")
-                    found[key] = bool(np.allclose(got, expected, tolerance, tolerance))
+                    found[key] = bool(np.allclose(got, wanted, tolerance, tolerance))
     return found
 
 
