@@ -192,7 +192,7 @@ def train(step: Any, model: Any, num_steps: int, dtype: str, whole: bool) -> dic
 
 def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> Any:
     alone, model = kind[0](), kind[1]()
-    arrays = train(tf.function(alone.step), alone, num_steps, dtype, whole=True)
+    arrays = train(alone.step, alone, num_steps, dtype, whole=True)
     saved = {f"alone/{name}": value for name, value in arrays.items()}
     if "plan" in options:
         options = options | {"plan": models.plan_of(model.variables, SIZE, EDGES, THREADS)}
@@ -230,11 +230,11 @@ def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> A
 
 
 def hand(dtype: str = "float64") -> Any:
-    return models.HandWritten(dtype, "adam")
+    return models.HandWritten(dtype, "momentum")
 
 
 def script() -> Any:
-    return Tape("float64", "adam")
+    return Tape("float64", "momentum")
 
 
 def add(name: str, *args: Any, **options: Any) -> None:

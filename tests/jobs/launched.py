@@ -22,7 +22,7 @@ cases = Cases()
 
 def alone(steps: int) -> dict[str, np.ndarray]:
     """Weights of one process that trains the joint batches."""
-    model = models.HandWritten("float32", "adam")
+    model = models.HandWritten("float32", "momentum")
     for number in range(steps):
         model.step(*models.batch(number, SIZE, "float32"))
     return model.weights()
@@ -30,7 +30,7 @@ def alone(steps: int) -> dict[str, np.ndarray]:
 
 def together(strategy: str = "libra", steps: int = STEPS, **options: Any) -> Any:
     """Saves the weights of a step of all ranks, and those of one process."""
-    model = models.HandWritten("float32", "adam")
+    model = models.HandWritten("float32", "momentum")
     step = tf_libra.optimize(strategy, **TUNING | options)(tf.function(model.step))
     for number in range(steps):
         step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))
@@ -60,7 +60,7 @@ def cached_plan() -> Any:
     folder = FOLDER / "cache"
     num_steps = []
     for _ in range(2):
-        model = models.HandWritten("float32", "adam")
+        model = models.HandWritten("float32", "momentum")
         step = tf_libra.optimize("libra", cache_dir=folder, progress=False)(tf.function(model.step))
         for number in range(1, 300):
             step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))

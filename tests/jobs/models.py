@@ -39,7 +39,10 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 class HandWritten:
-    """Three dense layers of `tf.Variable`s, with SGD or Adam written out."""
+    """Three dense layers of `tf.Variable`s, with SGD, momentum or Adam written out.
+
+    Momentum has slots, too, and is traced in a part of the time; Adam hides a wrong factor.
+    """
 
     def __init__(self, dtype: str, optimizer: str, seed: int = 7) -> None:
         random = np.random.default_rng(seed)
@@ -49,10 +52,11 @@ class HandWritten:
             weights = random.normal(size=(rows, columns)) / np.sqrt(rows)
             self.variables.append(tf.Variable(weights.astype(dtype), name=f"w{layer}"))
             self.variables.append(tf.Variable(np.zeros(columns, dtype), name=f"b{layer}"))
-        self._adam = optimizer == "adam"
-        if self._adam:
-            zeros = [np.zeros(v.shape, dtype) for v in self.variables]
+        self._optimizer = optimizer
+        zeros = [np.zeros(v.shape, dtype) for v in self.variables]
+        if optimizer != "sgd":
             self._first = [tf.Variable(zero) for zero in zeros]
+        if optimizer == "adam":
             self._second = [tf.Variable(zero) for zero in zeros]
             self._count = tf.Variable(np.zeros((), dtype))
 
@@ -71,9 +75,16 @@ class HandWritten:
         return loss
 
     def update(self, gradients: Sequence[Any]) -> None:
-        if not self._adam:
+        if self._optimizer == "sgd":
             for variable, gradient in zip(self.variables, gradients, strict=True):
                 variable.assign_sub(0.1 * gradient)
+            return
+        if self._optimizer == "momentum":
+            for variable, gradient, slot in zip(
+                self.variables, gradients, self._first, strict=True
+            ):
+                slot.assign(0.9 * slot + gradient)
+                variable.assign_sub(0.05 * slot)
             return
         self._count.assign_add(1)
         for variable, gradient, first, second in zip(

@@ -46,7 +46,6 @@ EQUAL = [
     "evaluated_by_the_same_function",
     "two_threads_that_step_concurrently",
     "clustered_by_xla",
-    "three_hundred_tensors",
     "gradient_penalty",
     "penalty_on_rows_of_all_data",
     "penalty_on_the_gradient_of_all_data",

@@ -76,7 +76,7 @@ def compared(train: Callable[[Wrap, Share], tuple[Any, Any]], **options: Any) ->
     return reported
 
 
-def hand_written(optimizer: str = "adam") -> models.HandWritten:
+def hand_written(optimizer: str = "momentum") -> models.HandWritten:
     return models.HandWritten(DTYPE, optimizer)
 
 
@@ -98,6 +98,8 @@ class Adversaries:
         self.judge = [variable([models.FEATURES, 6], "d0", 2), variable([6, 1], "d1", 3)]
         self.generator_optimizer = tf.keras.optimizers.Adam(0.01)
         self.judge_optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
+        self.generator_optimizer.build(self.generator)
+        self.judge_optimizer.build(self.judge)
 
     def judged(self, inputs: Any) -> Any:
         return tf.nn.tanh(inputs @ self.judge[0]) @ self.judge[1]

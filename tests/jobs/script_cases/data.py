@@ -95,7 +95,7 @@ def same_plan_file() -> Any:
     digests = []
     for _ in range(3):
         restart_engine()
-        model = models.HandWritten("float32", "adam")
+        model = models.HandWritten("float32", "momentum")
         step = optimized(plan=PLAN_FILE)(model.step)
         for number in range(4 * STEPS):
             step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))

@@ -1,4 +1,4 @@
-"""Sparse, empty, missing, recomputed and per-example gradients, and very many."""
+"""Sparse, empty, missing, recomputed and per-example gradients."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE
+from harness import RANK
 
 from script_cases.common import (
     BRIEFLY,
@@ -32,6 +32,7 @@ def embedding(head: bool, **options: Any) -> Any:
         table, final = variable([40, 6], "table", 1), variable([6, 3], "final", 2)
         chosen = [table, final] if head else [table]
         optimizer = tf.keras.optimizers.Adam(0.01)
+        optimizer.build(chosen)
 
         def step(words: Any, divisor: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -104,6 +105,7 @@ def gradients_that_are_none() -> Any:
         table, unused = variable([8, models.FEATURES], "table"), variable([3], "unused")
         chosen = [unused, *model.variables, table]
         optimizer = tf.keras.optimizers.Adam(0.01)
+        optimizer.build(chosen)
 
         def step(inputs: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -195,28 +197,3 @@ def gradients_per_example_alone() -> Any:
         return tf.vectorized_map(of_one, (inputs, labels))
 
     optimized()(step)(*part(batch(0)))
-
-
-def many() -> list[tf.Variable]:
-    return [variable([models.FEATURES], f"layer{i}", i) for i in range(320)]
-
-
-@cases
-def three_hundred_tensors() -> Any:
-    def train(wrap: Wrap, share: Share) -> Any:
-        layers = many()
-
-        def step(inputs: Any, labels: Any) -> Any:
-            mean = tf.reduce_mean(inputs, axis=0)
-            with tf.GradientTape() as tape:
-                loss = tf.add_n([tf.nn.l2_loss(layer - mean) for layer in layers])
-            descend(layers, tape.gradient(loss, layers))
-
-        stepping = wrap(step)
-        for number in range(3):
-            stepping(*share(batch(number)))
-        return layers, None
-
-    edges = [0, 1, 2, *range(20, 101, 20), 320]
-    plan = models.plan_of(many(), SIZE, edges, [1 + i % 2 for i in range(len(edges) - 1)])
-    return compared(train, plan=plan)
