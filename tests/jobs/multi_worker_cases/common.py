@@ -101,6 +101,8 @@ class Dense:
         self.net = models.HandWritten("float32", "sgd")
         self.variables = self.net.variables
         self.optimizer = optimizer
+        if optimizer is not None:  # else its first step would be traced twice
+            optimizer.build(self.variables)
 
     def logits(self, inputs: Any) -> Any:
         for layer in range(0, len(self.variables), 2):
