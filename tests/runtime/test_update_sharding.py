@@ -61,7 +61,7 @@ def test_slots_are_whole_when_all_ranks_have_synchronized(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         value = sharded.value("life", rank)
         assert value["different"] == []
-        parts = NUM_WEIGHTS * SLOTS["adam"]
+        parts = NUM_WEIGHTS * SLOTS["written"]
         assert value["unreadable"] == [*[parts] * 6, 0, *[parts] * 2]
 
 
@@ -83,10 +83,12 @@ def test_graphs_of_several_steps(sharded: Job) -> None:
         assert value["unreadable"] == NUM_WEIGHTS
 
 
-@pytest.mark.parametrize("case", ["checkpoints", "elastic_state"])
-def test_saved_values_are_whole_slots(sharded: Job, case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "optimizer"), [("checkpoints", "adam"), ("elastic_state", "written")]
+)
+def test_saved_values_are_whole_slots(sharded: Job, case: str, optimizer: str) -> None:
     for rank in range(NUM_WORKERS):
-        parts = NUM_WEIGHTS * SLOTS["adam"]
+        parts = NUM_WEIGHTS * SLOTS[optimizer]
         assert sharded.value(case, rank) == {"different": [], "unreadable": [0, parts, 0]}
 
 
@@ -162,13 +164,13 @@ def test_tuning_measures_whole_updates(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         value = sharded.value("tuned", rank)
         assert value["different"] == []
-        assert value["unreadable"] == [0, NUM_WEIGHTS * SLOTS["adam"]]
+        assert value["unreadable"] == [0, NUM_WEIGHTS * SLOTS["written"]]
         assert value["gathers"] > 1
         assert f"its part of {NUM_WEIGHTS} gradients" in value["explained"]
 
 
 def test_trials_decide_on_a_plan_with_gathers(sharded: Job) -> None:
-    parts = NUM_WEIGHTS * SLOTS["adam"]
+    parts = NUM_WEIGHTS * SLOTS["written"]
     for rank in range(NUM_WORKERS):
         value = sharded.value("tuned_with_gathers", rank)
         assert value["different"] == []
@@ -179,7 +181,7 @@ def test_trials_decide_on_a_plan_with_gathers(sharded: Job) -> None:
 
 @pytest.mark.parametrize("shard", [True, "overlap", "auto"])
 def test_trials_shard_updates_as_steps_under_the_plan_do(sharded: Job, shard: bool | str) -> None:
-    parts = NUM_WEIGHTS * SLOTS["adam"]
+    parts = NUM_WEIGHTS * SLOTS["written"]
     expected = [0, *[parts] * 9]
     if shard == "auto":  # only plans with gathers do
         expected = [parts * with_gathers for with_gathers in (0, 0, 1, 1, 0, 0, 1, 1, 1, 1)]

@@ -72,7 +72,7 @@ for dtype in ("float16", "bfloat16", "float64"):
 @cases
 def life() -> Any:
     """Compares variables, traces another batch size, saves and restores in between."""
-    ours, theirs = Network("adam"), Network("adam")
+    ours, theirs = Network("written"), Network("written")
     step, other = decorated(ours, shard="overlap"), decorated(theirs, shard=False)
     unreadable = []
     for number in range(8):
@@ -149,7 +149,7 @@ def checkpoints() -> Any:
 @cases
 def elastic_state() -> Any:
     """Saves and restores an elastic state without synchronizing variables."""
-    ours, theirs = Network("adam"), Network("adam")
+    ours, theirs = Network("written"), Network("written")
     step, other = decorated(ours, shard="overlap"), decorated(theirs, shard=False)
     state = tf_libra.elastic.TensorFlowState(ours.variables())
     for number in range(2):
@@ -240,7 +240,7 @@ def fit() -> Any:
 @cases
 def saved_by_one_rank() -> None:
     """Saves slots on rank 0, while the other ranks go on."""
-    network = Network("adam")
+    network = Network("written")
     step = decorated(network, shard=True)
     for number in range(2):
         step(*inputs_of(number))
@@ -285,7 +285,7 @@ cases.add("other_ops", lambda: of_rank(prints_norm=False))
 @cases
 def tuned() -> Any:
     """Tunes with whole all-reduces, and then shards the updates under DeAR's plan."""
-    ours, theirs = Network("adam"), Network("adam")
+    ours, theirs = Network("written"), Network("written")
     strategy = tf_libra.strategies.Dear(buffer_bytes=2000)
     step = tf_libra.optimize(strategy, logdir=FOLDER / "log")(tf.function(ours.step))
     other = decorated(theirs, shard=False)
@@ -307,7 +307,7 @@ def tuned() -> Any:
 @cases
 def tuned_with_gathers() -> Any:
     """Tries a plan with gathers in LIBRA's trials."""
-    ours, theirs = Network("adam"), Network("adam")
+    ours, theirs = Network("written"), Network("written")
     strategy = tf_libra.strategies.Libra(threads=(1, 2), max_groups=3)
     step = tf_libra.optimize(strategy, shard_updates="auto")(tf.function(ours.step))
     other = decorated(theirs, shard=False)
@@ -330,7 +330,7 @@ def tuned_with_gathers() -> Any:
 
 def tried(shard: bool | str) -> Any:
     """Trains under plans that trials take turns with, and under the last one."""
-    ours, theirs = Network("adam"), Network("adam")
+    ours, theirs = Network("written"), Network("written")
     values = [weight.value for weight in ours.weights]
     whole = models.plan_of(values, SIZE, [0, 2, len(values)], [1, 2])
     other = models.plan_of(values, SIZE, [0, 1, 4, len(values)], [1, 2, 3])
