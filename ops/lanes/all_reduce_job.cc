@@ -75,6 +75,7 @@ void AllReduceJob::Began(int64_t nanos) { KeepEarliest(&started_nanos_, nanos); 
 void AllReduceJob::HeardAll(int64_t nanos) { KeepEarliest(&first_byte_nanos_, nanos); }
 
 void AllReduceJob::Ended() {
+  record.num_sent_bytes = num_sent_;
   record.num_omitted_bytes = num_omitted_;
   record.cpu_nanos = cpu_nanos_;
   record.finished_nanos = wall.Nanos();

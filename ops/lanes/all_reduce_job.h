@@ -31,7 +31,10 @@ struct AllReduceJob {
   void Began(int64_t nanos);
   void HeardAll(int64_t nanos);
   // Of a lane's part, from any lane.
-  void Omitted(uint64_t num_bytes) { num_omitted_ += num_bytes; }
+  void Sent(uint64_t num_bytes, uint64_t num_omitted) {
+    num_sent_ += num_bytes;
+    num_omitted_ += num_omitted;
+  }
   void UsedCores(int64_t nanos) { cpu_nanos_ += nanos; }
   // Its record is whole.
   void Ended();
@@ -52,6 +55,7 @@ struct AllReduceJob {
  private:
   std::atomic<int64_t> started_nanos_{0};  // SteadyNanos, as the next
   std::atomic<int64_t> first_byte_nanos_{0};
+  std::atomic<uint64_t> num_sent_{0};
   std::atomic<uint64_t> num_omitted_{0};
   std::atomic<int64_t> cpu_nanos_{0};
 };

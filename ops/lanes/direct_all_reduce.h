@@ -71,7 +71,9 @@ struct ExchangeOptions {
 struct ExchangeResult {
   Status status;
   int64_t first_byte_nanos = 0;  // SteadyNanos when every peer had sent one; 0 without peers
-  uint64_t num_omitted = 0;      // bytes that this rank has left out of what it has sent
+  // Bytes that this rank has sent over sockets, without headers, and those that it has left out.
+  uint64_t num_sent = 0;
+  uint64_t num_omitted = 0;
 };
 
 // Runs in the caller's thread until done, failed, or no peer has made progress for

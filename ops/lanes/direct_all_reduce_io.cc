@@ -104,7 +104,10 @@ size_t ExchangeIo::AddSegment(OutgoingSegments* segments, OutgoingSegments::Side
 }
 
 void ExchangeIo::CountSent(OutgoingSegments* segments, size_t limit, size_t* at, size_t* sent) {
-  result_.num_omitted += segments->Advance(limit, at, sent);
+  const size_t before = *at;
+  const size_t omitted = segments->Advance(limit, at, sent);
+  result_.num_omitted += omitted;
+  result_.num_sent += *at - before - omitted;
 }
 
 Step ExchangeIo::Outcome(const ExchangePeer& peer, ssize_t bytes) {

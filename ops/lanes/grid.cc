@@ -71,9 +71,10 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   column.names = &grid.column();
   column.watch = peers.column_watch.get();
   if (!grid.has_rows()) return RunExchange(column, scratch);
-  uint64_t num_omitted = 0;
-  const auto run = [&num_omitted, scratch](const ExchangeOptions& level) {
+  uint64_t num_sent = 0, num_omitted = 0;
+  const auto run = [&num_sent, &num_omitted, scratch](const ExchangeOptions& level) {
     const ExchangeResult result = RunExchange(level, scratch);
+    num_sent += result.num_sent;
     num_omitted += result.num_omitted;
     return result;
   };
@@ -125,6 +126,7 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   if (!result.status.ok()) return result;
   row.steps = ExchangeSteps::kAllGather;
   result.status = run(row).status;
+  result.num_sent = num_sent;
   result.num_omitted = num_omitted;
   return result;
 }

@@ -203,7 +203,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
       is_rounded ? RunInWireFormat(options, job->errors, grid_, lane.peers, scratch)
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);
   job->HeardAll(result.first_byte_nanos);
-  job->Omitted(result.num_omitted);
+  job->Sent(result.num_sent, result.num_omitted);
   job->UsedCores(ThreadCpuNanos() - started_cpu_nanos);
   if (result.status.ok() && options_.on_lane_done) {
     options_.on_lane_done({&job->record, lane.index, options.slice.size(),

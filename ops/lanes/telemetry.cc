@@ -85,12 +85,13 @@ std::string TelemetryJson(const std::vector<AllReduceRecord>& records, uint64_t 
     std::snprintf(
         row, sizeof(row),
         "%s{\"operation\":\"%016llx\",\"step\":%lld,\"sequence\":%llu,"
-        "\"num_bytes\":%llu,\"omitted_bytes\":%llu,\"cpu_ns\":%lld,"
+        "\"num_bytes\":%llu,\"sent_bytes\":%llu,\"omitted_bytes\":%llu,\"cpu_ns\":%lld,"
         "\"enqueued_ns\":%lld,\"started_ns\":%lld,"
         "\"first_byte_ns\":%lld,\"finished_ns\":%lld}",
         rows.empty() ? "" : ",", static_cast<unsigned long long>(record.operation->digest),
         static_cast<long long>(record.step), static_cast<unsigned long long>(record.sequence),
         static_cast<unsigned long long>(record.num_bytes),
+        static_cast<unsigned long long>(record.num_sent_bytes),
         static_cast<unsigned long long>(record.num_omitted_bytes),
         static_cast<long long>(record.cpu_nanos), static_cast<long long>(record.enqueued_nanos),
         static_cast<long long>(record.started_nanos),

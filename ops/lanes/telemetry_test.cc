@@ -82,6 +82,7 @@ TEST_CASE("Json") {
   record.step = 4;
   record.sequence = 5;
   record.num_bytes = 6;
+  record.num_sent_bytes = 2;
   record.num_omitted_bytes = 4;
   record.cpu_nanos = 11;
   record.enqueued_nanos = 7;
@@ -92,14 +93,15 @@ TEST_CASE("Json") {
            "{\"dropped\":1,\"operations\":{\"00000000000000ab\":{\"plan\":\"1a2b\",\"group\":2,"
            "\"num_threads\":3,\"tensor_names\":[\"a \\\"quoted\\\" \\\\ name\","
            "\"line\\u000abreak\"]}},\"records\":[{\"operation\":\"00000000000000ab\",\"step\":4,"
-           "\"sequence\":5,\"num_bytes\":6,\"omitted_bytes\":4,\"cpu_ns\":11,\"enqueued_ns\":7,"
-           "\"started_ns\":8,"
+           "\"sequence\":5,\"num_bytes\":6,\"sent_bytes\":2,\"omitted_bytes\":4,\"cpu_ns\":11,"
+           "\"enqueued_ns\":7,\"started_ns\":8,"
            "\"first_byte_ns\":9,\"finished_ns\":10}]}");
   CHECK_EQ(TelemetryJson({}, 0), "{\"dropped\":0,\"operations\":{},\"records\":[]}");
   // The longest numbers there are: nothing is cut off.
   record.step = record.cpu_nanos = record.enqueued_nanos = record.started_nanos = INT64_MIN;
   record.first_byte_nanos = record.finished_nanos = INT64_MIN;
-  record.sequence = record.num_bytes = record.num_omitted_bytes = UINT64_MAX;
+  record.sequence = record.num_bytes = UINT64_MAX;
+  record.num_sent_bytes = record.num_omitted_bytes = UINT64_MAX;
   const std::string longest = TelemetryJson({record, record}, 0);
   CHECK_EQ(longest, testing::Contains("\"finished_ns\":-9223372036854775808},{\"operation\""));
   CHECK_EQ(longest, testing::Contains("\"finished_ns\":-9223372036854775808}]}"));

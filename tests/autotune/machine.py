@@ -12,6 +12,7 @@ from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.simulation import GroupSpan, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 
@@ -42,6 +43,8 @@ class Machine:
     all-reduce starts `waiting` seconds late, since its lanes wait for a core. On the clock a step
     takes `step_seconds`, and `first_seconds` more for a new plan. Gathers overlap with the next
     step under the same plan, up to `forward_seconds`; before a step under another plan they end.
+    Ranks leave out the zeros of a profile with densities, and an omitted byte takes `omitted_cost`
+    of the time of a sent one.
     """
 
     _kept: ClassVar[dict[Any, Any]] = {}  # of all machines
@@ -58,6 +61,7 @@ class Machine:
         step_seconds: float = 0.05,
         first_seconds: float = 0.0,
         forward_seconds: float = 0.0,
+        omitted_cost: float = 0.0,
     ) -> None:
         self.profile = profile
         self.model = model
@@ -66,6 +70,7 @@ class Machine:
         self._first_seconds = first_seconds
         self._known: set[str] = set()
         self._forward_seconds = forward_seconds
+        self._omitted_cost = omitted_cost
         self._gathering = ""  # fingerprint of the plan of the last step, if it gathers
         self._noise = noise
         self._gamma = gamma
@@ -94,6 +99,7 @@ class Machine:
         spans, produced = self._simulated(plan)
         start_ns = 10**18 + self._step * 10**10
         noisy = 1 + self._noise * self._random.random(len(plan.groups))
+        effective = effective_group_bytes(self.profile, plan)
         records = tuple(
             AllReduceRecord(
                 step=self._step,
@@ -111,7 +117,8 @@ class Machine:
                     * 1e9
                 ),
                 tensor_names=plan.tensor_names[group.start : group.stop],
-                cpu_ns=core_ns(self.model, sum(plan.num_bytes[group.start : group.stop])),
+                cpu_ns=core_ns(self.model, effective[index]),
+                **self._sent(plan, index, effective[index]),
             )
             for index, (group, span) in enumerate(zip(plan.groups, spans, strict=True))
         )
@@ -129,6 +136,16 @@ class Machine:
         )
         called_ns = (start_ns - round((BEFORE + delay) * 1e9), last_ns + round(AFTER * 1e9))
         return at_pace(TrialResult(production, records, called_ns=called_ns), self._pace)
+
+    def _sent(self, plan: Plan, index: int, effective: int) -> dict[str, int]:
+        """Returns the bytes that a rank sends of a group, and those that it leaves out."""
+        total = plan.group_bytes[index]
+        if effective == total:
+            return {}
+        sent = (effective - self._omitted_cost * total) / (1 - self._omitted_cost)
+        sent_bytes = round(float(self.model.transmitted_bytes(sent)))
+        all_bytes = round(float(self.model.transmitted_bytes(total)))
+        return {"sent_bytes": sent_bytes, "omitted_bytes": all_bytes - sent_bytes}
 
     def _simulated(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
         """Returns the groups' spans and the production times of a plan, in seconds without noise.
@@ -156,7 +173,7 @@ class Machine:
         for index, stage in enumerate(timeline.stages):
             rate = 1.0
             if index > 0:
-                num_bytes = plan.group_bytes[index - 1]
+                num_bytes = effective_group_bytes(profile, plan)[index - 1]
                 threads = plan.groups[index - 1].num_threads
                 rate = float(model.mean_compute_rate(num_bytes, threads))
             for seconds, speed in (
@@ -179,6 +196,7 @@ class Machine:
             [t.num_bytes for t in tensors],
             [t.compute_seconds for t in tensors],
             [t.name for t in tensors],
+            density=[t.density for t in tensors],
         )
 
 

@@ -50,6 +50,38 @@ def test_profile_is_what_the_machine_does_without_contention() -> None:
     assert [t.dtype for t in measured.tensors] == ["float32"] * len(SIZES)
 
 
+# A table whose rows few words of a batch select comes last, as the first layer.
+EMBEDDING = BackwardProfile.from_arrays(
+    [*SIZES, 24_000_000],
+    [*PROFILE.compute_seconds, 2e-3],
+    [*PROFILE.names, "table"],
+    density=[*[1.0] * len(SIZES), 0.12],
+)
+
+
+def test_sparse_gradient_is_predicted_by_the_bytes_that_count() -> None:
+    """A table sends 2 % of its bytes, and looking at the others takes a tenth of their time."""
+    machine = Machine(EMBEDDING, model=SHARED, omitted_cost=0.1 / 0.98)
+    tuned, trials = drive(machine)
+    assert tuned.profile is not None and tuned.cost_model is not None
+    found = {tensor.name: tensor.density for tensor in tuned.profile.tensors}
+    assert found.pop("table") == pytest.approx(0.12, rel=0.05)
+    assert list(found.values()) == [1.0] * len(SIZES)
+    assert tuned.held_out_error is not None and tuned.held_out_error < 0.01
+    for trial in trials[-20:]:
+        seen = machine.run(trial.plan)
+        assert tuned.predicted_step(trial.plan) == pytest.approx(seen.seconds, rel=0.02)
+    # As if nothing were known of zeros, predictions are off.
+    dense = replace(tuned, profile=tuned.profile.with_density({"table": 1.0}))
+    predicted = dense.predicted_step(tuned.plan)
+    assert predicted is not None
+    assert predicted > 1.2 * machine.run(tuned.plan).seconds
+    best = make_plan(EMBEDDING, SHARED, "libra")
+    plans = tuned.plan, best
+    seconds = [simulate(EMBEDDING, plan, SHARED).backward_seconds for plan in plans]
+    assert seconds[0] <= 1.02 * seconds[1]
+
+
 def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
     machine = Machine()
     tuning_order = [machine.profile.tensors[i].name for i in TRACED_ORDER]

@@ -29,7 +29,8 @@ def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
     num_bytes = (10 ** random.uniform(2, 7, 12)).astype(int)
     num_bytes[random.integers(12)] = 0
     computed = random.exponential(2e-3, 12) * (random.random(12) > 0.3)
-    profile = BackwardProfile.from_arrays(num_bytes.tolist(), computed)
+    density = random.random(12) if seed % 2 else np.ones(12)
+    profile = BackwardProfile.from_arrays(num_bytes.tolist(), computed, density=density)
     specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
     plans = random_plans(profile, (1, 2, 4), 2, 5, seed=seed, num_groups=(1, 9))
     plans += measuring_plans(specs, [2], 2)
@@ -66,6 +67,7 @@ def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
             num_bytes.tolist(),
             pace * computed,
             update_seconds=updates * num_bytes / num_bytes.sum(),
+            density=density,
         )
         missed = []
         for step in steps:

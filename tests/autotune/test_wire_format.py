@@ -37,6 +37,13 @@ def test_rounding_takes_time_of_the_cores() -> None:
     assert isinstance(rounding, ProcessorModel)
     assert rounding.work_per_byte == pytest.approx(0.5e-10 + 3e-10)
     assert rounding.wire_per_byte == pytest.approx(0.8e-9)
+    # Zeros are rounded, too, although they do not count as bytes that are sent.
+    sparse = ON_CPUS.with_rounding(3e-10).on_wire(0.5, 10)
+    assert isinstance(sparse, ProcessorModel)
+    assert sparse.work_per_byte == pytest.approx(0.5e-10 + 3e-9)
+    assert PROFILE.with_density(dict.fromkeys(PROFILE.names, 0.1)).bytes_per_effective == (
+        pytest.approx(10, rel=1e-4)
+    )
     # Four workers transmit 1.5 times the bytes that each of them rounds.
     of_four = ON_CPUS.with_workers(4).with_rounding(3e-10).on_wire(0.75)
     assert isinstance(of_four, ProcessorModel)

@@ -73,6 +73,8 @@ def test_bounds_are_named() -> None:
         validation.real("n", 0.25, minimum=0.5)
     with pytest.raises(ValueError, match=r"n must be greater than 0, got 0.0"):
         validation.real("n", 0, above=0)
+    with pytest.raises(ValueError, match=r"n must be at most 1, got 1.5"):
+        validation.real("n", 1.5, maximum=1)
     with pytest.raises(ValueError, match=r"n must be from 1 to 4, got 5"):
         validation.integer("n", 5, 1, 4)
 

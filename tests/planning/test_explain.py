@@ -47,6 +47,17 @@ def test_text_names_bytes_of_cut_tensors(data, profile, cost):
         )
 
 
+def test_threads_are_explained_by_the_bytes_that_count():
+    sparse = PROFILE.with_density({PROFILE.names[2]: 0.02})
+    plan = tf_libra.make_plan(sparse, COST, strategies.Wfbp(num_threads=2))
+    explanation = explain(sparse, plan, COST)
+    assert [entry.num_bytes for entry in explanation.groups] == list(plan.group_bytes)
+    text = f" of {formatting.size(120_000)} without zero blocks takes"
+    counted = [text in entry.threads for entry in explanation.groups]
+    assert counted == [False, False, True, False, False, False]
+    assert "zero blocks" not in str(explain(PROFILE, plan, COST))
+
+
 def test_with_updates_alternatives_change_the_step():
     updates = [2e-3] * len(PROFILE.tensors)
     profile = tf_libra.BackwardProfile.from_arrays(
@@ -193,7 +204,7 @@ def test_bottleneck_sums_contention_and_exposed_time() -> None:
 def test_group_costs_and_computation_add_up_to_backward() -> None:
     plan = tf_libra.make_plan(PROFILE, COST, tf_libra.strategies.Wfbp(num_threads=4))
     timeline = tf_libra.simulate(PROFILE, plan, COST)
-    found = group_costs(plan, timeline, COST)
+    found = group_costs(PROFILE, plan, timeline, COST)
     assert sum(cost.seconds for cost in found) + PROFILE.compute_after[0] == pytest.approx(
         timeline.backward_seconds
     )

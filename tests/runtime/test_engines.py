@@ -24,6 +24,10 @@ def engines(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
     return run_job("engines.py", world_size, env=env)
 
 
+def is_over_tcp(request: pytest.FixtureRequest) -> bool:
+    return "TF_LIBRA_INTERFACE" in JOBS[request.node.callspec.params["engines"]][1]
+
+
 def test_engine_grows_to_what_any_function_asks_for(engines: Job) -> None:
     for rank in range(engines.world_size):
         value: dict[str, Any] = engines.value("functions_with_more_and_more_threads", rank)
@@ -55,9 +59,9 @@ def check_weights(job: Job, case: str) -> None:
 
 def test_memory_is_shared_within_a_host(engines: Job, request: pytest.FixtureRequest) -> None:
     """Unless the user has named an interface."""
-    over_unix = "TF_LIBRA_INTERFACE" not in JOBS[request.node.callspec.params["engines"]][1]
     for rank in range(engines.world_size):
-        assert engines.value("memory_shared_with_others", rank) == 2 * int(over_unix)
+        num_segments = 0 if is_over_tcp(request) else 2
+        assert engines.value("memory_shared_with_others", rank) == num_segments
     check_weights(engines, "memory_shared_with_others")
 
 
@@ -87,7 +91,22 @@ def test_ranks_on_two_hosts_train_as_one_process(
 def test_second_strategy_measures_with_more_threads(engines: Job) -> None:
     for rank in range(engines.world_size):
         value = engines.value("tuned_after_another", rank)
-        assert value == {"lanes": 4, "phases": ["run", "run"]}
+        assert (value["lanes"], value["phases"]) == (4, ["run", "run"])
+
+
+def test_density_of_a_sparse_gradient_is_measured(
+    engines: Job, request: pytest.FixtureRequest
+) -> None:
+    """Over TCP, where zeros are left out. All ranks have the same densities to plan with."""
+    first = engines.value("tuned_after_another")["density"]
+    for rank in range(engines.world_size):
+        value = engines.value("tuned_after_another", rank)
+        assert value["density"] == first
+    explained = engines.value("tuned_after_another")["explained"]  # rank 0 has seen traced steps
+    assert ("zero blocks" in explained) == is_over_tcp(request)
+    table = first.pop("table")
+    assert set(first.values()) == {1.0}
+    assert 0.019 < table < 0.032 if is_over_tcp(request) else table == 1.0
 
 
 def test_concurrent_all_reduces_train_as_one_process(engines: Job) -> None:

@@ -21,6 +21,7 @@ def plan_of(profile, stops, threads, streams=None, **kwargs):
 
 
 STOPS = {n: st.sampled_from(list(reference.all_stops(n, n))) for n in range(1, 6)}
+DENSITIES = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
 
 
@@ -41,6 +42,33 @@ def test_simulation_equals_equations_8_to_15(case, cost):
         profile, cost, [g.stop for g in plan.groups], [g.num_threads for g in plan.groups]
     )
     assert timeline.backward_seconds == pytest.approx(expected, rel=1e-9)
+
+
+@many
+@given(planned(reference.profiles()), reference.any_costs(THREADS), DENSITIES)
+def test_density_counts_as_fewer_bytes(case, cost, densities):
+    profile, plan = case
+    sparse = profile.with_density(dict(zip(profile.names, densities, strict=False)))
+    fewer = tf_libra.BackwardProfile.from_arrays(sparse.effective_bytes, sparse.compute_seconds)
+    timeline = tf_libra.simulate(sparse, plan, cost)
+    assert timeline == tf_libra.simulate(fewer, Plan.for_profile(fewer, plan.groups, 2, ""), cost)
+    whole = profile.with_density(dict.fromkeys(profile.names, 1.0))
+    assert tf_libra.simulate(whole, plan, cost) == tf_libra.simulate(profile, plan, cost)
+
+
+@many
+@given(planned(reference.profiles()), reference.lawful_costs(THREADS), DENSITIES, st.integers(0, 4))
+def test_denser_gradient_never_shortens_backward(case, cost, densities, index):
+    profile, plan = case
+    plan = replace(plan, groups=tuple(replace(g, num_threads=2) for g in plan.groups))
+    profile = profile.with_density(dict(zip(profile.names, densities, strict=False)))
+    name = profile.names[index % len(profile.names)]
+    seconds = [
+        tf_libra.simulate(profile.with_density({name: density}), plan, cost).backward_seconds
+        for density in sorted(densities)
+    ]
+    for less, more in itertools.pairwise(seconds):
+        assert more >= less * (1 - 1e-9)
 
 
 @many

@@ -41,6 +41,28 @@ def test_updates_are_optional():
         BackwardProfile.from_arrays([1], [0], update_seconds=[-1])
 
 
+def test_density_scales_the_bytes_that_count():
+    profile = BackwardProfile.from_arrays([40, 4000, 0, 7], [0.0] * 4, density=[1, 0.02, 0.5, 0])
+    assert profile.effective_bytes.tolist() == [40, 80, 0, 1]
+    assert profile.effective_before.tolist() == [0, 40, 120, 120, 121]
+    assert profile.num_bytes.tolist() == [40, 4000, 0, 7]
+    assert profile.bytes_before[-1] == 4047
+    assert BackwardProfile.from_json(profile.to_json()) == profile
+    assert profile.with_batch(2).effective_bytes.tolist() == [40, 80, 0, 1]
+    assert PROFILE.with_density({"dense/kernel": 0.5}).effective_bytes.tolist() == [40, 2000, 0]
+    assert PROFILE.with_density({}) == PROFILE
+    assert "density" not in PROFILE.to_json()
+    assert PROFILE.effective_before.tolist() == PROFILE.bytes_before.tolist()
+
+
+@pytest.mark.parametrize(("value", "word"), [(-0.1, "at least 0"), (1.5, "at most 1, got 1.5")])
+def test_density_is_a_share(value, word):
+    with pytest.raises(ValueError, match=f"density must be {word}"):
+        BackwardProfile.from_arrays([1], [0], density=[value])
+    with pytest.raises(ValueError, match="density must have one entry per tensor"):
+        BackwardProfile.from_arrays([1, 2], [0, 0], density=[value])
+
+
 def test_from_arrays_accepts_numpy_and_generates_names():
     profile = BackwardProfile.from_arrays(np.array([1, 2]), np.array([0.5, 1.5]))
     assert profile.names == ("gradient_0", "gradient_1")

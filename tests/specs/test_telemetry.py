@@ -49,6 +49,14 @@ def test_record_times_are_exact_nanoseconds() -> None:
     assert record.seconds == pytest.approx(1e-6)
 
 
+def test_sent_share_is_of_what_might_have_been_left_out() -> None:
+    [sparse] = parsed(row(3, 12) | {"sent_bytes": 10, "omitted_bytes": 30})
+    assert sparse.sent_share == 0.25
+    [dense] = parsed(row(3, 12) | {"sent_bytes": 10, "omitted_bytes": 0})
+    [shared_memory] = parsed(row(3, 12))
+    assert dense.sent_share == shared_memory.sent_share == 1.0
+
+
 def test_records_share_operations() -> None:
     records = parsed(row(1, 0), row(1, 1, "8"), row(2, 2))
     assert [record.plan for record in records] == ["abc", "", "abc"]

@@ -20,6 +20,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.cost_model.least_squares import split_fun_and_jac
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
 
 _Array = NDArray[np.float64]
@@ -91,7 +92,7 @@ def calibrate(
       ValueError: no steps that overlap, a step under several streams, or plans of other tensors.
     """
     times = _Times.from_steps(steps, before_seconds)
-    shortest, per_byte, waiting = _scales(steps, family.num_workers)
+    shortest, per_byte, waiting = _scales(profile, steps, family.num_workers)
     measured = MeasuredSteps.from_steps(profile, steps)
     model_start = shortest, max(per_byte, family.least_per_byte), _GAP_START, waiting
     model_known = _STARTUP_KNOWN, _VAGUE, _GAP_KNOWN, _WAITING_KNOWN
@@ -177,9 +178,12 @@ def _scaled_profile(profile: BackwardProfile, slowdown: float, updates: float) -
     return BackwardProfile(tuple(tensors))
 
 
-def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float, float]:
+def _scales(
+    profile: BackwardProfile, steps: Sequence[StepTimes], num_workers: int
+) -> tuple[float, float, float]:
     """Returns orders of magnitude: the shortest all-reduce, seconds per byte, and mean waiting."""
-    sent = sum(sum(step.plan.num_bytes) for step in steps) * 2 * (num_workers - 1) / num_workers
+    num_bytes = sum(sum(effective_group_bytes(profile, step.plan)) for step in steps)
+    sent = num_bytes * 2 * (num_workers - 1) / num_workers
     sending = np.concatenate([step.sending for step in steps])
     walls = np.concatenate([step.spans[:, 1] - step.spans[:, 0] for step in steps])
     positive = sending[sending > 0]

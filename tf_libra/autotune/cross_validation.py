@@ -13,6 +13,7 @@ from tf_libra.cost_model import OverlapSample
 from tf_libra.simulation import simulate
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 
 # Fewest plans: a held-out plan is predicted by a fit to at least two others.
 MIN_PLANS = 3
@@ -85,6 +86,7 @@ def steady_state_samples(
 
 def _samples_of(calibration: Calibration, step: StepTimes) -> Iterator[OverlapSample]:
     plan, profile, model = step.plan, calibration.profile, calibration.model
+    sizes = effective_group_bytes(profile, plan)
     rates = model.compute_rate([group.num_threads for group in plan.groups])
     overlapped_work = _overlapped_work(calibration, step, rates)
     # The last group, or a group that waits for all of backward, is ready at its end.
@@ -93,7 +95,7 @@ def _samples_of(calibration: Calibration, step: StepTimes) -> Iterator[OverlapSa
     clock, pending = computed, 0.0
     spans = np.stack([step.spans[:, 1] - step.sending, step.spans[:, 1]], axis=1)
     for index, (start, stop) in enumerate(spans.tolist()):
-        num_bytes = plan.group_bytes[index]
+        num_bytes = sizes[index]
         overlap, work = max(min(stop, computed) - start, 0.0), float(overlapped_work[index])
         # Pending updates run alone until the all-reduce starts, then concurrently with it.
         begin = max(start, computed)

@@ -146,15 +146,15 @@ def _fit_contention(
         hops=problem.hops,
         workers_per_host=problem.workers_per_host,
     )
-    exclusive = _samples(observations.after_backward, profile)
-    samples += exclusive + _samples(observations.overlapped, profile)
+    exclusive = _samples(observations, observations.after_backward, profile)
+    samples += exclusive + _samples(observations, observations.overlapped, profile)
     fitted = fit(samples)
     held_out: dict[str, ContentionModel] = {}
     plans = dict.fromkeys(step.plan.fingerprint for step in observations.overlapped)
     for fingerprint in plans if len(plans) >= MIN_PLANS else ():
         # Parameters that only this plan's steps determine cannot be fitted without it.
         with contextlib.suppress(ValueError):
-            others = _samples(observations.without(fingerprint), profile)
+            others = _samples(observations, observations.without(fingerprint), profile)
             held_out[fingerprint] = fit(exclusive + others).model
     error = _held_out_error(held_out, profile, observations.overlapped)
     notes += [*fitted.notes, *fitted.warnings]
@@ -251,9 +251,12 @@ def is_trusted(error: float | None, max_model_error: float) -> bool:
     return error is not None and error <= max_model_error
 
 
-def _samples(steps: Sequence[ProfiledStep], profile: BackwardProfile) -> list[OverlapSample]:
+def _samples(
+    observations: Observations, steps: Sequence[ProfiledStep], profile: BackwardProfile
+) -> list[OverlapSample]:
+    records = [record for step in steps for record in step.records]
     # Waiting for a slower rank depends neither on the network nor on the threads.
-    working = exclude_waiting([record for step in steps for record in step.records])
+    working = exclude_waiting(observations.effective(records))
     by_step = {record.step: [r for r in working if r.step == record.step] for record in working}
     return [
         sample

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tf_libra.autotune import density
 from tf_libra.autotune.sampling_plans import TensorSpec, plan_with_row_bytes, with_row_bytes
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
@@ -17,6 +18,8 @@ from tf_libra.specs.telemetry import AllReduceRecord
 _MIN_SLOWDOWN = 0.2
 # Largest ratio that is a machine's slowdown; a larger one is a wait for input data.
 _MAX_SLOWDOWN = 2.0
+# Least ratio of all-reduces that count as of the same size.
+_SAME_SIZE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +122,9 @@ class Observations:
     def profile(
         self, tensors: Sequence[TensorSpec], order: Sequence[str] | None = None
     ) -> MeasuredProfile | None:
-        """Returns the measured backward computation; None, and adds a problem, if unknown.
+        """Returns the measured backward computation and densities.
+
+        None, and adds a problem, if unknown.
 
         Args:
             tensors: tensors of the step.
@@ -130,10 +135,27 @@ class Observations:
         dtypes = {tensor.name: tensor.dtype for tensor in tensors}
         steps = [step.production for step in self.after_backward]
         try:
-            return measured_profile(steps, sizes, min_steps=1, dtypes=dtypes, order=order)
+            measured = measured_profile(steps, sizes, min_steps=1, dtypes=dtypes, order=order)
         except ValueError as problem:  # training continues without a profile
             self.problems[str(problem)] = 1
             return None
+        found = density.densities(self._records(), self._omitted_cost())
+        return replace(measured, profile=measured.profile.with_density(found))
+
+    def effective(self, records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord, ...]:
+        """Returns the records with the bytes that count, as ranks leave out zero blocks."""
+        cost = self._omitted_cost()
+        return tuple(density.effective(record, cost) for record in records)
+
+    def _omitted_cost(self) -> float:
+        records = [record for step in self.after_backward for record in step.records]
+        return density.omitted_cost(exclude_waiting(records))
+
+    def _records(self) -> list[AllReduceRecord]:
+        """Returns the records of all steps under plans of one stream."""
+        traced = (step.records for step in (*self.after_backward, *self.overlapped))
+        timed = (step.records for step in self.timed)
+        return [record for of_step in (*traced, *timed) for record in of_step]
 
     def row_bytes(self) -> dict[str, int]:
         """Returns the median bytes of all-reduces of one tensor after backward, by its name."""
@@ -150,7 +172,7 @@ class Observations:
         Only all-reduces with the fewest threads count. The rate of large all-reduces depends on the
         network and hardly on startup.
         """
-        all_records = [record for step in self.after_backward for record in step.records]
+        all_records = self.effective([r for step in self.after_backward for r in step.records])
         fewest = min((record.num_threads for record in all_records), default=0)
         records = [
             record
@@ -160,17 +182,16 @@ class Observations:
         if not records or num_workers < 2:
             return None
         largest = max(record.num_bytes for record in records)
-        seconds = [record.seconds for record in records if record.num_bytes == largest]
-        return 2 * (num_workers - 1) / num_workers * largest / float(np.median(seconds))
+        # Numbers of zeros, and so of the bytes that count, change from step to step.
+        rates = [r.num_bytes / r.seconds for r in records if r.num_bytes >= _SAME_SIZE * largest]
+        return 2 * (num_workers - 1) / num_workers * float(np.median(rates))
 
     def core_seconds_per_byte(self, num_workers: int) -> float:
         """Returns the core seconds of a worker's lanes per byte of c_hat; 0 if unknown.
 
         Unlike the durations of all-reduces, core seconds hardly depend on what else the cores do.
         """
-        traced = (step.records for step in (*self.after_backward, *self.overlapped))
-        timed = (step.records for step in self.timed)
-        records = [record for of_step in (*traced, *timed) for record in of_step]
+        records = self.effective(self._records())
         sent = 2 * (num_workers - 1) / num_workers * sum(record.num_bytes for record in records)
         return sum(record.cpu_ns for record in records) * 1e-9 / sent if sent else 0.0
 

@@ -15,6 +15,7 @@ from tf_libra.autotune.step_times import StepTimes
 from tf_libra.simulation.sequential import left_when_ready
 from tf_libra.simulation.vectorized import vectorized_times
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 
 _Array = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ class MeasuredSteps:
     communicate after backward are traced, which delays them: of these only durations count.
 
     Attributes:
-      num_bytes: bytes of groups, [plans, groups].
+      num_bytes: effective bytes of groups, [plans, groups].
       threads: threads of groups, [plans, groups].
       left: profiled computation left when each group is ready, preceded by all of it,
         [plans, 1 + groups].
@@ -106,7 +107,7 @@ class MeasuredSteps:
             if plan.num_streams > 1:
                 raise ValueError(f"steps must use 1 stream, got a plan of {plan.num_streams}")
             groups = slice(0, len(plan.groups))
-            num_bytes[row, groups] = plan.group_bytes
+            num_bytes[row, groups] = effective_group_bytes(profile, plan)
             threads[row] = plan.groups[-1].num_threads
             threads[row, groups] = [group.num_threads for group in plan.groups]
             left[row, 1 : 1 + len(plan.groups)] = left_when_ready(profile, plan)

@@ -88,18 +88,20 @@ class CostModel(Document, abc.ABC):
     def contention_free(self) -> "CostModel":
         """Returns the ideal without contention, MG-CF of LIBRA's evaluation."""
 
-    def on_wire(self, share: float) -> "CostModel":
+    def on_wire(self, share: float, rounded: float = 1.0) -> "CostModel":
         """Returns the model of all-reduces whose float32 elements travel in 16 bits.
 
         A byte of the tensors then takes the time of its `share` on the wire and of its rounding.
 
         Args:
           share: share of the tensors' bytes that travels (`Plan.wire_share`); 1: none is rounded.
+          rounded: bytes of the tensors for each one that counts, since zeros are rounded, too
+            (`BackwardProfile.bytes_per_effective`).
         """
         if share == 1 or self.num_workers == 1:
             return self
         # All float32 bytes are rounded, and half of each is saved.
-        rounding = self.rounding_per_byte * 2 * (1 - share)
+        rounding = self.rounding_per_byte * 2 * (1 - share) * rounded
         return self._on_wire(share, rounding / float(self.transmitted_bytes(1)))
 
     def with_rounding(self, rounding_per_byte: float) -> "CostModel":

@@ -32,9 +32,14 @@ def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) 
 
 
 def real(
-    field: str, value: Any, *, minimum: float | None = None, above: float | None = None
+    field: str,
+    value: Any,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
 ) -> float:
-    """Returns a finite float, at least `minimum` and greater than `above`."""
+    """Returns a finite float, at least `minimum`, greater than `above` and at most `maximum`."""
     try:
         if type(value) is not float and isinstance(value, (bool, np.bool_, str, bytes)):
             raise TypeError
@@ -47,6 +52,8 @@ def real(
         raise ValueError(f"{field} must be at least {minimum:g}, got {number!r}")
     if above is not None and number <= above:
         raise ValueError(f"{field} must be greater than {above:g}, got {number!r}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{field} must be at most {maximum:g}, got {number!r}")
     return number
 
 

@@ -46,6 +46,7 @@ Int32Counts = Annotated[
 NonNegative = Annotated[float, functools.partial(validation.real, minimum=0)]
 Positive = Annotated[float, functools.partial(validation.real, above=0)]
 AtLeastOne = Annotated[float, functools.partial(validation.real, minimum=1)]
+Share = Annotated[float, functools.partial(validation.real, minimum=0, maximum=1)]
 Names = Annotated[tuple[str, ...], validation.names]
 
 _CHECKS: dict[Any, Check] = {

@@ -10,6 +10,7 @@ from tf_libra.planning.plan_changes import SAME_SECONDS, PlanChange, PlanChanges
 from tf_libra.simulation import GroupSpan, Timeline, simulate
 from tf_libra.simulation.api import owned_problem
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan, TensorGroup
 
 
@@ -134,7 +135,9 @@ class GroupCost:
         return self.slowed_seconds + self.residual_seconds
 
 
-def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupCost, ...]:
+def group_costs(
+    profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: CostModel
+) -> tuple[GroupCost, ...]:
     """Returns the predicted cost of each group."""
     if plan.gathers:
         cost = cost.one_phase()
@@ -145,7 +148,7 @@ def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupC
             stage.residual_communication_seconds,
         )
         for num_bytes, group, stage in zip(
-            plan.group_bytes, plan.groups, timeline.stages[1:], strict=True
+            effective_group_bytes(profile, plan), plan.groups, timeline.stages[1:], strict=True
         )
     )
 
@@ -217,7 +220,7 @@ class _Explainer:
         evidence: Evidence | None = None,
     ) -> None:
         # From here on, costs are of the bytes that travel, and those of reduce-scatters.
-        cost = cost.on_wire(plan.wire_share)
+        cost = cost.on_wire(plan.wire_share, profile.bytes_per_effective)
         self._operation = "reduce-scatter" if plan.gathers else "all-reduce"
         self._num_gathers, self._delay = len(plan.gathers), timeline.forward_delay_seconds
         if plan.gathers:
@@ -225,6 +228,7 @@ class _Explainer:
             timeline = replace(timeline, forward_delay_seconds=0.0)
         self._profile, self._cost = profile, cost
         self._plan = plan = replace(plan, wire_dtype=None, gathers=())
+        self._bytes = effective_group_bytes(profile, plan)
         self._timeline = timeline
         self._evidence = evidence or Evidence()
         self._changes = PlanChanges(profile, plan, cost, timeline)
@@ -246,7 +250,7 @@ class _Explainer:
             f"takes {time(total)}: {time(computation)} of computation, {time(slowed)} lost to "
             f"contention and {time(residual)} of exposed communication."
         )
-        costs = group_costs(self._plan, self._timeline, self._cost)
+        costs = group_costs(self._profile, self._plan, self._timeline, self._cost)
         worst = bottleneck(costs)
         if count > 1 and costs[worst].seconds > 0:
             words += (
@@ -269,8 +273,7 @@ class _Explainer:
     def one_group(self) -> str:
         [group] = self._plan.groups
         cut = self._changes.best_cut(0)
-        [num_bytes] = self._plan.group_bytes
-        alone = float(self._cost.exclusive_all_reduce(num_bytes, group.num_threads))
+        alone = float(self._cost.exclusive_all_reduce(self._bytes[0], group.num_threads))
         if cut is None:
             return "There is one tensor, hence one group."
         after, seconds = cut
@@ -352,15 +355,13 @@ class _Explainer:
     def _why_threads(
         self, index: int, halved: Alternative | None, doubled: Alternative | None
     ) -> str:
-        group = self._plan.groups[index]
-        r = group.num_threads
-        num_bytes = self._plan.group_bytes[index]
+        r, num_bytes, cost = self._plan.groups[index].num_threads, self._bytes[index], self._cost
         overlaps = self._timeline.stages[index + 1].overlap_seconds > 0
-        all_reduce = (
-            self._cost.overlapped_all_reduce if overlaps else self._cost.exclusive_all_reduce
-        )
+        all_reduce = cost.overlapped_all_reduce if overlaps else cost.exclusive_all_reduce
         seconds = time(float(all_reduce(num_bytes, r)))
-        words = [f"r = {r}{self._mark(r)}: the {self._operation} takes {seconds}"]
+        is_sparse = num_bytes < self._plan.group_bytes[index]
+        counted = f" of {size(num_bytes)} without zero blocks" if is_sparse else ""
+        words = [f"r = {r}{self._mark(r)}: the {self._operation}{counted} takes {seconds}"]
         for alternative, other in ((halved, r // 2), (doubled, 2 * r)):
             if alternative is None or alternative.seconds is None:
                 continue
@@ -368,7 +369,7 @@ class _Explainer:
             words.append(f"{effect} ({difference(alternative.seconds)} in all)")
         text = ", ".join(words)
         if overlaps:
-            speed = percent(float(self._cost.mean_compute_rate(num_bytes, r)))
+            speed = percent(float(cost.mean_compute_rate(num_bytes, r)))
             return f"{text}; concurrent computation keeps {speed} of its speed."
         return f"{text}; no computation is left for it to slow down."
 

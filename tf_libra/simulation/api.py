@@ -34,7 +34,7 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
             f"the same order), got one of {len(plan.num_bytes)} tensors"
         )
     if plan.wire_dtype is not None:
-        cost = cost.on_wire(plan.wire_share)
+        cost = cost.on_wire(plan.wire_share, profile.bytes_per_effective)
     simulated = simulate_streams if plan.num_streams > 1 else simulate_sequential
     if plan.gathers:
         profile, cost = owned_problem(profile, cost)

@@ -10,6 +10,7 @@ import numpy as np
 from tf_libra.cost_model import CostModel
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
 
 
@@ -33,7 +34,7 @@ def stage_times(
 
 def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
-    sizes = np.array(plan.group_bytes)
+    sizes = np.array(effective_group_bytes(profile, plan))
     threads = np.array([group.num_threads for group in plan.groups])
     overlapped = cost.overlapped_all_reduce(sizes, threads)
     exclusive = cost.exclusive_all_reduce(sizes, threads)

@@ -18,6 +18,7 @@ from tf_libra.simulation.event_simulator import Task, TaskSpan, simulate_tasks
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
 
 
@@ -50,7 +51,10 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> T
     """
     groups = plan.groups
     count = len(groups)
-    all_reduces = [_all_reduce(plan, cost, index) for index in range(count)]
+    all_reduces = [
+        _all_reduce(size, group.num_threads, plan.contention, cost)
+        for size, group in zip(effective_group_bytes(profile, plan), groups, strict=True)
+    ]
     # Tasks 0 to K - 1: the computation until each group is complete. K to 2K - 1: the groups.
     left = [float(profile.compute_after[0]), *left_when_ready(profile, plan)]
     tasks = [
@@ -135,9 +139,8 @@ def _stages(
     )
 
 
-def _all_reduce(plan: Plan, cost: CostModel, index: int) -> _AllReduce:
-    size, threads = plan.group_bytes[index], plan.groups[index].num_threads
-    shared = plan.contention - 1
+def _all_reduce(size: int, threads: int, contention: float, cost: CostModel) -> _AllReduce:
+    shared = contention - 1
     overlapped = float(cost.overlapped_all_reduce(size, threads))
     return _AllReduce(
         threads,

@@ -98,7 +98,7 @@ def vectorized_steps(
     ends = np.array([(*plan, *(last,) * (most - len(plan))) for plan in stops])
     lanes = np.array([(*plan, *(plan[-1],) * (most - len(plan))) for plan in threads])
     edges = np.concatenate([np.zeros((len(ends), 1), int), ends], axis=1)
-    sizes = np.diff(profile.bytes_before[edges])
+    sizes = np.diff(profile.effective_before[edges])
     return vectorized_times(
         cost.overlapped_all_reduce(sizes, lanes),
         cost.exclusive_all_reduce(sizes, lanes),

@@ -1,5 +1,6 @@
 """Backward profile: names, sizes and production times of a step's gradients."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
-from tf_libra.internal.values import Natural, NonNegative, Value
+from tf_libra.internal.values import Natural, NonNegative, Share, Value
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,11 @@ class GradientTensor(Value):
       forward_seconds: contention-free seconds of forward computation between the first use of this
         weight and that of the next one in forward order, or the end of the forward pass, at least
         0; 0 if unknown.
+      density: share of `num_bytes` that count in the time of its all-reduce, as ranks leave out
+        blocks of zeros (docs/zero_blocks.md); 1: all bytes.
 
     Raises:
-      ValueError: a size or a time is negative or not finite.
+      ValueError: a size or a time is negative or not finite, or a density is not from 0 to 1.
     """
 
     name: str
@@ -40,8 +43,15 @@ class GradientTensor(Value):
     dtype: str | None = None
     update_seconds: NonNegative = 0.0
     forward_seconds: NonNegative = 0.0
+    density: Share = 1.0
 
-    SPARSE: ClassVar = ("dtype", "update_seconds", "forward_seconds")
+    SPARSE: ClassVar = ("dtype", "update_seconds", "forward_seconds", "density")
+
+    def effective_size(self, num_bytes: int) -> int:
+        """Returns how many of its `num_bytes` bytes count: at least 1, unless there are none."""
+        if self.density == 1 or num_bytes == 0:
+            return num_bytes
+        return max(math.ceil(num_bytes * self.density), 1)
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,7 @@ class BackwardProfile(Document):
         dtypes: Sequence[str] | None = None,
         update_seconds: ArrayLike | None = None,
         forward_seconds: ArrayLike | None = None,
+        density: ArrayLike | None = None,
     ) -> "BackwardProfile":
         """Build a profile of L tensors from columns, in backward order.
 
@@ -96,6 +107,7 @@ class BackwardProfile(Document):
           dtypes: dtype names, None if unknown.
           update_seconds: contention-free seconds of updates, shape [L]; None: zero.
           forward_seconds: contention-free seconds of forward computation, shape [L]; None: zero.
+          density: shares of bytes that count in the time of all-reduces, shape [L]; None: 1.
 
         Raises:
           ValueError: columns of different lengths, or a value that `GradientTensor` rejects.
@@ -114,19 +126,24 @@ class BackwardProfile(Document):
         forward: Sequence[Any] = [0.0] * len(sizes)
         if forward_seconds is not None:
             forward = validation.sequence("forward_seconds", forward_seconds)
+        shares: Sequence[Any] = [1.0] * len(sizes)
+        if density is not None:
+            shares = validation.sequence("density", density)
         for field, column in (
             ("compute_seconds", seconds),
             ("names", labels),
             ("dtypes", kinds),
             ("update_seconds", updates),
             ("forward_seconds", forward),
+            ("density", shares),
         ):
             if len(column) != len(sizes):
                 raise ValueError(
                     f"{field} must have one entry per tensor: num_bytes has {len(sizes)}, "
                     f"got {len(column)}"
                 )
-        return cls(tuple(map(GradientTensor, labels, sizes, seconds, kinds, updates, forward)))
+        columns = (labels, sizes, seconds, kinds, updates, forward, shares)
+        return cls(tuple(map(GradientTensor, *columns)))
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
@@ -142,6 +159,36 @@ class BackwardProfile(Document):
     def bytes_before(self) -> NDArray[np.int64]:
         """Bytes of the first l tensors for l = 0..L, shape [L + 1]."""
         return _read_only(np.concatenate([[0], np.cumsum(self.num_bytes)]))
+
+    @cached_property
+    def effective_bytes(self) -> NDArray[np.int64]:
+        """Bytes that count in the time of all-reduces, shape [L]; without zeros, `num_bytes`."""
+        return _read_only(np.array([t.effective_size(t.num_bytes) for t in self.tensors], np.int64))
+
+    @cached_property
+    def effective_before(self) -> NDArray[np.int64]:
+        """Sums of `effective_bytes` of the first l tensors for l = 0..L, shape [L + 1]."""
+        return _read_only(np.concatenate([[0], np.cumsum(self.effective_bytes)]))
+
+    @cached_property
+    def bytes_per_effective(self) -> float:
+        """Ratio of all bytes to those that count; 1 without zeros, or without bytes."""
+        return float(self.bytes_before[-1]) / max(float(self.effective_before[-1]), 1.0) or 1.0
+
+    @cached_property
+    def is_dense(self) -> bool:
+        """True if all bytes count: no gradient has zeros that ranks leave out."""
+        return all(tensor.density == 1 for tensor in self.tensors)
+
+    def with_density(self, density: Mapping[str, float]) -> "BackwardProfile":
+        """Returns the profile with other densities, by name; those of other tensors stay."""
+        return replace(
+            self,
+            tensors=tuple(
+                replace(tensor, density=density.get(tensor.name, tensor.density))
+                for tensor in self.tensors
+            ),
+        )
 
     @cached_property
     def compute_after(self) -> NDArray[np.float64]:

@@ -24,6 +24,8 @@ class AllReduceRecord:
         num_bytes: size of the group; of rows that ranks gather, that of an all-reduce that sends
             as much.
         omitted_bytes: zeros that this rank has left out of what it sent, over all of its hops.
+        sent_bytes: what it has sent over sockets, which alone leave out zeros, over all of its
+            hops; 0 if unknown.
         enqueued_ns: submission of the op to the engine.
         started_ns: start of the first lane.
         first_byte_ns: first byte of the last rank to arrive: the end of the wait for other ranks.
@@ -45,11 +47,18 @@ class AllReduceRecord:
     tensor_names: tuple[str, ...]
     omitted_bytes: int = 0
     cpu_ns: int = 0
+    sent_bytes: int = 0
 
     @property
     def seconds(self) -> float:
         """Seconds from the first lane's start to the last lane's end."""
         return (self.finished_ns - self.started_ns) * 1e-9
+
+    @property
+    def sent_share(self) -> float:
+        """Share of its bytes that this rank sent, from 0 to 1; the others are omitted zeros."""
+        total = self.sent_bytes + self.omitted_bytes
+        return self.sent_bytes / total if total else 1.0
 
 
 def parse_records(text: str) -> tuple[AllReduceRecord, ...]:

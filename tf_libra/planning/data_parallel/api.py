@@ -46,7 +46,7 @@ def make_plan(
     if gathers and not strategy.gathers_weights:
         draft = _with_gathers(profile, cost, strategy)
     else:
-        draft = strategy.draft(profile, cost.on_wire(share))
+        draft = strategy.draft(profile, cost.on_wire(share, profile.bytes_per_effective))
     plan = Plan.for_profile(
         profile,
         draft.groups,

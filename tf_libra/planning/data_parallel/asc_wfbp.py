@@ -126,7 +126,7 @@ def _by_published_code(
             continue  # merged
         if groups and ends > ready:
             stream = (stream + 1) % streams
-        size = int(profile.bytes_before[stop] - profile.bytes_before[group_start])
+        size = int(profile.effective_before[stop] - profile.effective_before[group_start])
         groups.append(TensorGroup(group_start, stop, threads, stream))
         group_start = stop
         ends = starts + float(cost.exclusive_all_reduce(size, threads))
@@ -154,7 +154,7 @@ def _by_equation_40(
     group_start = 0
     for index, ready in enumerate(produced):
         stop = index + 1
-        size = int(profile.bytes_before[stop] - profile.bytes_before[group_start])
+        size = int(profile.effective_before[stop] - profile.effective_before[group_start])
         alone = float(cost.exclusive_all_reduce(size, threads))
         starts = max(ready, before.ends)
         last = stop == len(produced)

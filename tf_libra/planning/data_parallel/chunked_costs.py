@@ -71,7 +71,7 @@ class ChunkedCosts:
         with np.errstate(divide="ignore", invalid="ignore"):
             most = seconds / self._byte[:, None]
         most = np.where(self._byte[:, None] > 0, most, np.where(seconds >= 0, np.inf, -1.0))
-        largest = float(profile.bytes_before[-1])
+        largest = float(profile.effective_before[-1])
         self.fitting_bytes = np.floor(np.clip(most, -1.0, largest)).astype(np.int64)
 
     def hidden_chunks(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:

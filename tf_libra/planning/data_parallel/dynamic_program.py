@@ -78,7 +78,7 @@ class _HiddenGroups:
     """Step of the recursion: one more group, hidden behind computation."""
 
     def __init__(self, profile: BackwardProfile, costs: ChunkedCosts) -> None:
-        self._bytes = profile.bytes_before[:-1]
+        self._bytes = profile.effective_before[:-1]
         self._costs = costs
         self._steps = [self._ranges(index) for index in range(len(costs.threads))]
         # A group of l tensors starts no sooner than its last is produced.
@@ -161,7 +161,7 @@ def _best_ending(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64], may_split: bool
 ) -> _Ending:
     """Find the last two groups after the groups of `level`."""
-    left = profile.bytes_before[-1] - profile.bytes_before
+    left = profile.effective_before[-1] - profile.effective_before
     per_thread = costs.exclusive_all_reduce(left)
     alone = per_thread.min(axis=0)  # the last group, of the tensors from split on
     last_threads = [int(costs.threads[_first_least(column)]) for column in per_thread.T]
@@ -192,7 +192,7 @@ def _least_hidden(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Returns the least of `_hidden_before` for all splits, up to rounding; shape [L]."""
-    before = profile.bytes_before[:-1]
+    before = profile.effective_before[:-1]
     least = np.full(len(before), np.inf)
     for index in range(len(costs.threads)):
         above = np.searchsorted(before, before, "left")
@@ -221,7 +221,7 @@ def _least_residual(
 
     The cost of an all-reduce with a residual lies between hidden and exclusive.
     """
-    before = profile.bytes_before[:-1]
+    before = profile.effective_before[:-1]
     # No l' with the split: the group before it would be empty, or of 0 bytes and not launched.
     last = np.searchsorted(before, before, "left") - 1
     least = np.full(len(before), np.inf)
@@ -251,7 +251,7 @@ def _better(
 
 def _groups_before(profile: BackwardProfile, split: int) -> NDArray[np.int64]:
     """Returns bytes of the groups l'..split-1 for all l' that leave at least 1 byte, shape [n]."""
-    sizes = profile.bytes_before[split] - profile.bytes_before[:split]
+    sizes = profile.effective_before[split] - profile.effective_before[:split]
     return sizes[sizes > 0]
 
 

@@ -62,9 +62,9 @@ class LossBound:
         # With a rate above 1 a startup overhead gains time instead.
         gained = min(0.0, float(cost.startup_seconds * (1 - rate).min())) * max_groups
         # The last tensor is in the last group, which nothing overlaps.
-        last = int(profile.num_bytes[-1])
+        last = int(profile.effective_bytes[-1])
         self._certain = gained + float(cost.exclusive_all_reduce(last, threads).min())
-        self._bytes = (profile.bytes_before[-1] - profile.bytes_before - last).clip(0)
+        self._bytes = (profile.effective_before[-1] - profile.effective_before - last).clip(0)
         # Bytes of the tensors from j on find no more computation than is left at j's production.
         after = np.append(profile.compute_after[1:], 0.0)
         least = self._mixture.least * self._bytes

@@ -110,7 +110,7 @@ class _Search:
         self._alone_byte = cost.exclusive_seconds(1, self._threads)[:, None]
         self._m, self._M = self._slopes()
         self._bound = LossBound(profile, cost, self._threads, self._max_groups)
-        rest = profile.bytes_before[-1] - profile.bytes_before
+        rest = profile.effective_before[-1] - profile.effective_before
         ending = cost.exclusive_all_reduce(rest, self._threads[:, None])
         self._ending = ending.min(axis=0)  # loss of the last group, with the tensors from l on
         self._ending_threads = self._threads[ending.argmin(axis=0)]
@@ -125,7 +125,7 @@ class _Search:
 
     def _slopes(self) -> tuple[float, float]:
         """Returns m and M; slopes are monotone in the group's size, so its extremes suffice."""
-        some = self._profile.num_bytes[self._profile.num_bytes > 0]
+        some = self._profile.effective_bytes[self._profile.effective_bytes > 0]
         if not some.size or self._byte.max() == 0:
             return 1.0, 1.0
         sizes = np.array([some.min(), some.sum()])
@@ -150,7 +150,7 @@ class _Search:
         for first in range(count - 2, -1, -1):
             stops = np.arange(first + 1, count)
             added = self._added(
-                self._profile.bytes_before[stops] - self._profile.bytes_before[first],
+                self._profile.effective_before[stops] - self._profile.effective_before[first],
                 self._profile.compute_after[stops],
             )
             least = np.minimum(
@@ -245,7 +245,7 @@ class _Search:
     ) -> SearchStates | None:
         """Add a group that ends at `stop`; return the states and record the complete plans."""
         states = self._levels[-1]
-        bytes_before = self._profile.bytes_before
+        bytes_before = self._profile.effective_before
         # Groups of at least 1 byte: none of 0 bytes is launched, nor does it help to wait for one.
         fewest = np.searchsorted(bytes_before, bytes_before[stop])
         parents = reaching[: np.searchsorted(states.tensors[reaching], fewest)]

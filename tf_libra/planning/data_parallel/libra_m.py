@@ -69,7 +69,7 @@ def allocate_threads(
     chosen: list[NDArray[np.int32]] = []
     start = 0
     for stop in stops:
-        size = int(profile.bytes_before[stop] - profile.bytes_before[start])
+        size = int(profile.effective_before[stop] - profile.effective_before[start])
         start = stop
         first = int(costs.first_chunk[stop])
         best = np.full(Z + 1, np.inf)

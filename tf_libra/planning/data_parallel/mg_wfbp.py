@@ -41,7 +41,7 @@ def merge_stops(
         starts = max(channel_free, produced[index])
         last = index + 1 == len(produced)
         if last or (elements >= min_elements and produced[index + 1] >= starts + startup):
-            size = int(profile.bytes_before[index + 1] - profile.bytes_before[group_start])
+            size = int(profile.effective_before[index + 1] - profile.effective_before[group_start])
             channel_free = starts + float(cost.exclusive_all_reduce(size, num_threads))
             stops.append(index + 1)
             group_start = index + 1

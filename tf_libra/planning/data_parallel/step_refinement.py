@@ -118,7 +118,7 @@ def _cuts(profile: BackwardProfile, start: int, stop: int, count: int) -> list[i
     """Returns at most `count` cuts of a group: all of them, or parts of about equal bytes."""
     if stop - start - 1 <= count:
         return list(range(start + 1, stop))
-    low, high = profile.bytes_before[[start, stop]].tolist()
+    low, high = profile.effective_before[[start, stop]].tolist()
     edges = [low + (high - low) * part / (count + 1) for part in range(1, count + 1)]
-    found = profile.bytes_before.searchsorted(edges).clip(start + 1, stop - 1)
+    found = profile.effective_before.searchsorted(edges).clip(start + 1, stop - 1)
     return sorted(set(found.tolist()))

@@ -17,6 +17,7 @@ from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard.views.strategies import compared_strategies, scale_out
 from tf_libra.reporting.tensorboard.views.trials import comparison_view, race_view, search_view
 from tf_libra.simulation import Timeline
+from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
 
@@ -83,7 +84,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
     assert profile is not None and model is not None
     view["summary"] = explain_summary(profile, plan, model)
     view["predicted_seconds"] = timeline.backward_seconds
-    costs = _costs(record.plan, timeline, model)
+    costs = _costs(profile, plan, timeline, model)
     for row, cost in zip(view["groups"], costs, strict=True):
         row.update(cost)
     view["totals"] = {
@@ -95,14 +96,16 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
             stage.residual_communication_seconds for stage in timeline.stages
         ),
     }
-    view["bottleneck"] = bottleneck(group_costs(plan, timeline, model))
+    view["bottleneck"] = bottleneck(group_costs(profile, plan, timeline, model))
     return view
 
 
-def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
+def _costs(
+    profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: CostModel
+) -> list[dict[str, Any]]:
     """Returns each group's span and its cost to backward, overlapped and exposed."""
     rows = []
-    found = group_costs(plan, timeline, cost)
+    found = group_costs(profile, plan, timeline, cost)
     for loss, span, stage in zip(found, timeline.groups, timeline.stages[1:], strict=True):
         rows.append(
             {

@@ -15,6 +15,7 @@ from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
 from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
 
 
@@ -142,7 +143,7 @@ def _computation(
     profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: CostModel
 ) -> list[dict[str, Any]]:
     """Returns pieces of backward computation with constant overlap, with their rates."""
-    end = timeline.computation_end_seconds
+    end, sizes = timeline.computation_end_seconds, effective_group_bytes(profile, plan)
     edges = {0.0, end}
     for span in timeline.groups:
         edges |= {at for at in (span.start_seconds, span.end_seconds) if at < end}
@@ -155,7 +156,7 @@ def _computation(
             if span.start_seconds <= middle < span.end_seconds
         ]
         threads = sum(plan.groups[index].num_threads for index in groups)
-        num_bytes = sum(plan.group_bytes[index] for index in groups)
+        num_bytes = sum(sizes[index] for index in groups)
         rate = float(cost.mean_compute_rate(num_bytes, threads)) if groups else 1.0
         pieces.append({"from": earlier, "to": later, "overlapped_groups": groups, "rate": rate})
     return pieces
