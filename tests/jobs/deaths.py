@@ -5,6 +5,7 @@ TF_LIBRA_JOB_ENGINE is the engine, lanes where it is not set.
 HOW is one of
   kill: SIGKILL in the middle of a step, under a plan; a process that it has forked lives on.
   kill-reduce: the same once the first gradient of the step is reduced, the others are under way.
+  kill-sparse: the same, with a gradient of megabytes under way, of which most blocks are zeros.
   kill-connecting: the same once all ranks know where the others listen, and the others connect,
     before it connects to any; kill-connecting-0 is that of rank 0.
   kill-growing: the same with lanes that are added for a second function.
@@ -44,13 +45,16 @@ from tf_libra.backends import nccl_environment
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
-# Columns of a variable that `slow` has more than the others.
+# Columns of a variable that `slow` and `kill-sparse` have more than the others, and those that the
+# loss depends on.
 WIDTH = 1 << 16
+USED = WIDTH // 50 if HOW == "kill-sparse" else WIDTH
 USES = 1200
 # From the last rank's fatal step to that of the others: a thousand times what its ops take.
 HEAD_START_SECONDS = 4.0
 LAST = SIZE - 1
 LOST = 0 if HOW == "kill-connecting-0" else LAST
+ONCE_REDUCED = ("kill-reduce", "kill-sparse")
 
 
 def wait_for(name: str) -> None:
@@ -94,14 +98,14 @@ def incident(number: Any) -> Any:
         # others are faster, TensorFlow's thread finds the result there and runs it all.
         wait_for(f"incident.{LAST}.json")
         time.sleep(HEAD_START_SECONDS)
-    if RANK == LAST and int(number) == FATAL_STEP and HOW != "kill-reduce":
+    if RANK == LAST and int(number) == FATAL_STEP and HOW not in ONCE_REDUCED:
         happen()
     return number
 
 
 def reduced(gradient: Any, number: Any) -> Any:
     """Within the step, with the first of its gradients reduced."""
-    if RANK == LAST and int(number) == FATAL_STEP and HOW == "kill-reduce":
+    if RANK == LAST and int(number) == FATAL_STEP and HOW in ONCE_REDUCED:
         happen()
     return gradient
 
@@ -115,8 +119,11 @@ class Model(models.HandWritten):
             return super().step(tf.identity(inputs), labels)
 
     def update(self, gradients: Any) -> None:
-        first = tf.py_function(reduced, [gradients[-1], self.number], gradients[-1].dtype)
-        super().update([*gradients[:-1], tf.ensure_shape(first, gradients[-1].shape)])
+        gradients = list(gradients)
+        place = -2 if isinstance(self, Wide) else -1  # before the long one
+        first = tf.py_function(reduced, [gradients[place], self.number], gradients[place].dtype)
+        gradients[place] = tf.ensure_shape(first, gradients[place].shape)
+        super().update(gradients)
 
 
 class Wide(models.HandWritten):
@@ -132,7 +139,7 @@ class Wide(models.HandWritten):
         self.variables = layers
         loss = super().loss(inputs, labels)
         self.variables = variables
-        return loss + tf.reduce_mean(tf.reduce_sum(tf.nn.tanh(inputs @ wide), axis=1))
+        return loss + tf.reduce_mean(tf.reduce_sum(tf.nn.tanh(inputs @ wide[:, :USED]), axis=1))
 
 
 class WideModel(Model, Wide):
@@ -193,20 +200,36 @@ def train_slowly(step: Any, model: Wide) -> None:
     write_json("slow", {"seconds": seconds, "error": error})
 
 
-def train(step: Any, result: dict[str, Any]) -> None:
+def is_whole(model: Wide, before: dict[str, Any], joint: Any) -> bool:
+    """Returns whether the last variable has its value of before a step or of after the step."""
+    *_, (name, now) = model.weights().items()
+    if np.array_equal(now, before[name]):
+        return True
+    alone = Wide("float32", "sgd")
+    for variable in alone.variables:
+        variable.assign(before[variable.name.split(":")[0]])
+    alone.step(*joint)
+    return bool(np.allclose(now, alone.weights()[name], rtol=0, atol=1e-5))
+
+
+def train(step: Any, model: models.HandWritten, result: dict[str, Any]) -> None:
     for number in range(1, 8):
         if RANK == LAST and number == FATAL_STEP:
             if HOW == "exit":
                 return
             if HOW == "fail":
                 raise LookupError("no such file of images")
-        inputs, labels = models.part(models.batch(number, SIZE, "float32"), RANK, SIZE)
+        joint = models.batch(number, SIZE, "float32")
+        inputs, labels = models.part(joint, RANK, SIZE)
+        before = model.weights()
         try:
             step(inputs, labels, tf.constant(number))
             result["done"] += 1
         except Exception as error:
             result["errors"].append(f"{type(error).__name__}: {error}")
             result["times"].append(time.time())
+            if isinstance(model, Wide):
+                result.setdefault("whole", is_whole(model, before, joint))
             write_json("deaths", result | {"phase": str(step.phase)})
             if len(result["errors"]) == 2:
                 # As a training script ends that does not catch it.
@@ -226,7 +249,8 @@ def main() -> None:
         engine_lib.Engine.grow = or_die(engine_lib.Engine.grow)  # type: ignore[method-assign]
     if HOW == "stuck":
         tf.config.threading.set_inter_op_parallelism_threads(1)
-    model = {"slow": WideModel, "stuck": Stuck}.get(HOW, Model)("float32", "sgd")
+    kinds = {"slow": WideModel, "kill-sparse": WideModel, "stuck": Stuck}
+    model = kinds.get(HOW, Model)("float32", "sgd")
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):
         options = {"strategy": tf_libra.strategies.Libra(threads=(1, 2))}
@@ -249,10 +273,10 @@ def main() -> None:
         return train_slowly(step, model)
     result: dict[str, Any] = {"done": 0, "errors": [], "times": []}
     if HOW in ("leave", "stuck") and RANK == LAST:
-        threading.Thread(target=train, args=(step, result), daemon=True).start()
+        threading.Thread(target=train, args=(step, model, result), daemon=True).start()
         in_the_middle.wait()
         return
-    train(step, result)
+    train(step, model, result)
 
 
 if __name__ == "__main__":

@@ -36,12 +36,24 @@ FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
 # On hosts of their own.
 LANES_PORT = "20000"
 
+OVER_TCP = {"TF_LIBRA_INTERFACE": "lo"}
 BY_HOROVOD = {"TF_LIBRA_JOB_ENGINE": "horovod"}
 
 # Of the gradient that a slow network is given: float32, 12 rows.
 WIDE_BYTES = 4 * 12 * (1 << 16)
 
 Die = Callable[..., Any]
+
+
+def with_wide(plan: Plan) -> Plan:
+    """Returns the plan with a long gradient more, in a group of its own."""
+    return replace(
+        plan,
+        groups=(*plan.groups, TensorGroup(6, 7, 1)),
+        tensor_names=(*plan.tensor_names, "wide"),
+        num_bytes=(*plan.num_bytes, WIDE_BYTES),
+        dtypes=("float32",) * 7,
+    )
 
 
 @pytest.fixture
@@ -134,6 +146,20 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
         assert any(WORDS[how] in error for error in errors)
 
 
+def test_variable_of_a_sparse_gradient_stays_whole(die: Die, three_groups: Plan) -> None:
+    """A rank dies while zero blocks are left out of what it sends."""
+    with die("kill-sparse", plan=with_wide(three_groups), env=OVER_TCP) as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] == -signal.SIGKILL
+    check_survivors(job, None)
+    for rank in SURVIVORS:
+        document = document_of(job, rank)
+        assert document["done"] in (3, 4)
+        assert document["whole"]
+        assert document["times"][0] - incident(job.folder)["time"] < 60
+
+
 def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
     """Its thread runs what follows an all-reduce, for far longer than a test may take."""
     with die("stuck") as workers:
@@ -148,7 +174,7 @@ def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
 @pytest.mark.parametrize(
     ("how", "lost"), [("kill-connecting", LAST), ("kill-connecting-0", 0), ("kill-growing", LAST)]
 )
-@pytest.mark.parametrize("env", [{}, {"TF_LIBRA_INTERFACE": "lo"}], ids=["unix", "tcp"])
+@pytest.mark.parametrize("env", [{}, OVER_TCP], ids=["unix", "tcp"])
 def test_rank_that_dies_before_it_connects_is_noticed(
     die: Die, how: str, lost: int, env: dict[str, str]
 ) -> None:
@@ -350,13 +376,7 @@ def test_slow_network_is_waited_for(
     die: Die, make_cluster: Callable[..., Cluster], three_groups: Plan
 ) -> None:
     """Every step sends megabytes, so that each of them must take as long as the links need."""
-    plan = replace(
-        three_groups,
-        groups=(*three_groups.groups, TensorGroup(6, 7, 1)),
-        tensor_names=(*three_groups.tensor_names, "wide"),
-        num_bytes=(*three_groups.num_bytes, WIDE_BYTES),
-        dtypes=("float32",) * 7,
-    )
+    plan = with_wide(three_groups)
     with make_cluster(2, "100mbit") as cluster, die("slow", cluster, plan) as workers:
         incident(workers.folder, rank=1)
         for host in cluster.hosts:
