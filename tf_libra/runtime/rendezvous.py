@@ -26,7 +26,7 @@ from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_activation import check_plan_can_run
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync import elastic_hooks
-from tf_libra.variable_sync.one_sided_reads import read_service
+from tf_libra.variable_sync.read_service import read_service
 from tf_libra.variable_sync.sharded_variables import shard_registry
 
 

@@ -18,7 +18,7 @@ from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import log_utils, native, patches, patching
 from tf_libra.internal.process_state import STATE
-from tf_libra.variable_sync.one_sided_reads import read_service
+from tf_libra.variable_sync.read_service import read_service
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.variable_access import variable_access
 

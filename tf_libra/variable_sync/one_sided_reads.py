@@ -8,11 +8,8 @@ own script changes the variable in the meantime, the thread sends the value from
 When an owner leaves the job, or drops the function, others first fetch all that they lack from it.
 """
 
-import atexit
 import contextlib
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,16 +21,8 @@ from tf_libra.backends import collective_ops
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
-from tf_libra.internal import log_utils
-from tf_libra.internal.process_state import STATE
+from tf_libra.variable_sync.read_service import ERRORS, EndedSteps, hand_over, read_service
 from tf_libra.variable_sync.variable_access import variable_access
-
-_HAND_OVER = "hand over after step "
-# A read names the steps of its rank modulo this: an owner is at most one step away, either way.
-_MODULUS = 3
-# How often the thread looks for functions that were garbage-collected.
-_POLL_SECONDS = 0.5
-_ERRORS = (tf.errors.OpError, control_plane.EngineError)
 
 
 @dataclass(frozen=True)
@@ -76,8 +65,7 @@ class VariableReads:
         """
         self.function = function
         self.is_released = False
-        self._step = 0  # number of steps that have ended on this rank
-        self._step_ended = threading.Condition()
+        self._steps = EndedSteps()
         self._fetching = threading.RLock()
         self._remote: dict[int, TrainedVariable] = {}  # by key
         self._computing = threading.Lock()
@@ -143,9 +131,7 @@ class VariableReads:
         Raises:
             KeyError: this rank does not serve it.
         """
-        with self._step_ended:
-            while step == (self._step + 1) % _MODULUS and engine_lib.running() is not None:
-                self._step_ended.wait(_POLL_SECONDS)
+        self._steps.await_reader(step)
         with self._computing, self._values:
             for variable, handle in self._served.values():
                 if variable.number == number:
@@ -157,20 +143,16 @@ class VariableReads:
                 return _read(variable, variable.handle())
         raise KeyError(number)
 
+    @property
+    def serves(self) -> bool:
+        """See `Readable`."""
+        return bool(self._served)
+
     def hand_over(self) -> None:
-        """Lets the other ranks fetch the values that they lack; other ranks may be gone."""
-        engine = engine_lib.running()
-        if engine is None or not self._served:
-            return
-        started = []
-        for rank in set(range(engine.world_size)) - {engine.rank}:
-            with contextlib.suppress(*_ERRORS):
-                name = f"{self.function}: {_HAND_OVER}{self._step}"
-                started.append(collective_ops.receive_start(tf.float32, [0], rank, name, True))
-        for pending in started:
-            with contextlib.suppress(*_ERRORS):
-                collective_ops.received(pending)
-        self.forget(tuple(self._served))
+        """See `Readable`."""
+        if self.serves and engine_lib.running() is not None:
+            hand_over(self.function, self._steps.number)
+            self.forget(tuple(self._served))
 
     # On the other ranks.
 
@@ -183,9 +165,7 @@ class VariableReads:
             for variable in changed.values():  # from now on, other threads fetch
                 if not variable.is_used:
                     _assign(variable.handle(), tf.zeros([0], variable.dtype))
-        with self._step_ended:
-            self._step += 1
-            self._step_ended.notify_all()
+        self._steps.end()
         read_service().start(self)
         in_datasets = variable_access().captured_by_datasets() if self._remote else ()
         if in_datasets:
@@ -204,7 +184,7 @@ class VariableReads:
                 started = []
                 for key in wanted:
                     variable = self._remote[key]
-                    name = f"{self.function}: {variable.number} {self._step % _MODULUS}"
+                    name = f"{self.function}: {variable.number} {self._steps.modulus}"
                     started.append(
                         collective_ops.receive_start(
                             variable.dtype, variable.shape, variable.owner, name, one_sided=True
@@ -213,7 +193,7 @@ class VariableReads:
                 for (key, handle), pending in zip(wanted.items(), started, strict=True):
                     _assign(handle, collective_ops.received(pending))
                     self._drop(key)
-            except _ERRORS as error:
+            except ERRORS as error:
                 raise self._lost(error, wanted) from error
 
     def take_over(self, owner: int, step: int) -> None:
@@ -223,9 +203,7 @@ class VariableReads:
             owner: the rank.
             step: the number of the step. This rank may still be about to receive its results.
         """
-        with self._step_ended:
-            while self._step < step and engine_lib.running() is not None:
-                self._step_ended.wait(_POLL_SECONDS)
+        self._steps.await_end(step)
         self.fetch(self.missing(owner))
 
     def _drop(self, key: int) -> None:
@@ -281,111 +259,6 @@ class VariableReads:
         self.is_released = True
 
 
-class ReadService:
-    """The thread that answers the reads of other ranks, for all functions of this process."""
-
-    def __init__(self) -> None:
-        """Starts no thread yet."""
-        self._reads: dict[str, VariableReads] = {}
-        self._finished: set[str] = set()  # functions that are gone
-        self._thread: threading.Thread | None = None
-        self._is_ending = self._has_ended = False
-        self._answering = threading.Lock()
-
-    def start(self, reads: VariableReads) -> None:
-        """Answers reads of a function's variables from now on."""
-        self._reads[reads.function] = reads
-        self._finished.discard(reads.function)
-        if self._thread is None:
-            atexit.register(self._end)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
-                target=self._serve, name="libra variable reads", daemon=True
-            )
-            self._thread.start()
-
-    def forget(self, keys: Collection[int]) -> None:
-        """Forgets variables to which all ranks have assigned the same values."""
-        for reads in tuple(self._reads.values()):
-            reads.forget(keys)
-
-    def settle(self) -> None:
-        """Fetches missing values and lets others fetch, before this rank leaves the job.
-
-        If a rank is gone, variables that it has trained stay without values.
-        """
-        every = () if self._is_ending else tuple(self._reads.values())
-        with contextlib.suppress(Exception):
-            for reads in every:
-                reads.fetch(reads.missing())
-        for reads in every:
-            reads.hand_over()
-
-    def _end(self) -> None:
-        """Lets others fetch at the end of the process, unless its script has failed."""
-        self._is_ending = True  # no script reads here any more
-        if getattr(sys, "last_value", None) is None:
-            for reads in tuple(self._reads.values()):
-                reads.hand_over()
-        with self._answering:  # the engine stops soon, and an answer would fail
-            self._has_ended = True
-
-    def _serve(self) -> None:
-        while (engine := engine_lib.running()) is not None:
-            try:
-                request = engine.await_read(_POLL_SECONDS)
-            except control_plane.EngineError:
-                return
-            try:
-                if request is not None:
-                    self._answer(*request)
-                self._hand_over_released()
-            except Exception as error:
-                log_utils.logger(engine.rank).warning("reads of other ranks: %s", error)
-                engine.abort(f"{type(error).__name__}: {error}")
-                return
-
-    def _answer(self, rank: int, name: str) -> None:
-        function, _, what = name.rpartition(": ")
-        if not what.startswith(_HAND_OVER):
-            self._send(self._reads[function].value(*map(int, what.split())), rank, name)
-            return
-
-        def take_over_and_confirm() -> None:
-            with contextlib.suppress(Exception):  # later accesses raise it
-                while not self._is_ending and not {*self._reads, *self._finished} & {function}:
-                    if engine_lib.running() is None:
-                        return
-                    time.sleep(_POLL_SECONDS)  # the first step is about to end
-                if function in self._reads and not self._is_ending:
-                    self._reads[function].take_over(rank, int(what.removeprefix(_HAND_OVER)))
-                self._send(tf.zeros([0]), rank, name)
-
-        _start(take_over_and_confirm)
-
-    def _send(self, value: Any, rank: int, name: str) -> None:
-        with self._answering:
-            if not self._has_ended and engine_lib.running() is not None:
-                collective_ops.send(value, rank, name, one_sided=True)
-
-    def _hand_over_released(self) -> None:
-        for reads in [read for read in self._reads.values() if read.is_released]:
-            if reads.is_empty:
-                del self._reads[reads.function]
-                self._finished.add(reads.function)
-            elif reads._served:
-                reads.is_released = False
-                _start(lambda reads=reads: (reads.hand_over(), reads.release()))
-
-
-def _start(call: Any) -> None:
-    """Starts a thread, or calls directly if the interpreter starts no more threads."""
-    try:
-        threading.Thread(target=call, name="libra variable hand-over", daemon=True).start()
-    except RuntimeError:
-        call()
-
-
 def _read(variable: TrainedVariable, handle: Any) -> Any:
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
 
@@ -393,9 +266,3 @@ def _read(variable: TrainedVariable, handle: Any) -> Any:
 def _assign(handle: Any, value: Any) -> None:
     if handle is not None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-@STATE.value(survives_fork=False)
-def read_service() -> ReadService:
-    """Returns the service of this process."""
-    return ReadService()

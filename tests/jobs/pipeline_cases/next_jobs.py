@@ -15,7 +15,7 @@ from benchmarks.rendezvous_env import meeting
 from pipeline_cases.common import SAMPLES, cases, in_stages
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
-from tf_libra.variable_sync.one_sided_reads import read_service
+from tf_libra.variable_sync.read_service import read_service
 
 
 def another_job():

@@ -1,0 +1,250 @@
+"""The thread that answers one-sided reads of other ranks, for all functions of this process."""
+
+import atexit
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tf_libra.backends import collective_ops
+from tf_libra.backends import engine as engine_lib
+from tf_libra.coordination import control_plane
+from tf_libra.internal import log_utils
+from tf_libra.internal.process_state import STATE
+
+_HAND_OVER = "hand over after step "
+# A read names the steps of its rank modulo this: an owner is at most one step away, either way.
+_MODULUS = 3
+# How often the thread looks for functions that were garbage-collected.
+_POLL_SECONDS = 0.5
+ERRORS = (tf.errors.OpError, control_plane.EngineError)
+
+
+class EndedSteps:
+    """The steps that have ended on this rank, for which threads wait."""
+
+    def __init__(self) -> None:
+        """Begins before the first step."""
+        self.number = 0
+        self._ended = threading.Condition()
+
+    @property
+    def modulus(self) -> int:
+        """Returns the number of steps as reads name it."""
+        return self.number % _MODULUS
+
+    def end(self) -> None:
+        """Ends a step."""
+        with self._ended:
+            self.number += 1
+            self._ended.notify_all()
+
+    def await_reader(self, step: int | None) -> None:
+        """Waits for the end of the step that has ended on a reading rank, by its modulus."""
+        with self._ended:
+            while step == (self.number + 1) % _MODULUS and engine_lib.running() is not None:
+                self._ended.wait(_POLL_SECONDS)
+
+    def await_end(self, step: int) -> None:
+        """Waits for the end of a step, by number."""
+        with self._ended:
+            while self.number < step and engine_lib.running() is not None:
+                self._ended.wait(_POLL_SECONDS)
+
+
+def hand_over(function: str, step: int) -> None:
+    """Lets the other ranks fetch what they lack of a function; other ranks may be gone.
+
+    Args:
+        function: identity of the function.
+        step: number of steps that have ended on this rank.
+    """
+    engine = engine_lib.running()
+    if engine is None:
+        return
+    started = []
+    for rank in set(range(engine.world_size)) - {engine.rank}:
+        with contextlib.suppress(*ERRORS):
+            name = f"{function}: {_HAND_OVER}{step}"
+            started.append(collective_ops.receive_start(tf.float32, [0], rank, name, True))
+    for pending in started:
+        with contextlib.suppress(*ERRORS):
+            collective_ops.received(pending)
+
+
+class Readable(Protocol):
+    """Values of one training function that other ranks read.
+
+    Attributes:
+        function: identity of the function, equal on all ranks.
+        is_released: whether the function is gone.
+    """
+
+    function: str
+    is_released: bool
+
+    @property
+    def serves(self) -> bool:
+        """Returns whether other ranks may need values of this rank."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns whether no rank needs values of another rank."""
+        ...
+
+    def value(self, number: int, step: int) -> Any:
+        """Returns a value after the last step; waits for the end of a step.
+
+        Args:
+            number: the variable's number.
+            step: `EndedSteps.modulus` of the reading rank.
+
+        Raises:
+            KeyError: this rank does not serve it.
+        """
+        ...
+
+    def missing(self) -> list[Any]:
+        """Returns the handles of existing variables whose values only other ranks have."""
+        ...
+
+    def fetch(self, handles: Sequence[Any]) -> None:
+        """Fetches the values of those of these variables that this rank lacks."""
+        ...
+
+    def hand_over(self) -> None:
+        """Lets the other ranks fetch the values that they lack."""
+        ...
+
+    def take_over(self, owner: int, step: int) -> None:
+        """Fetches what an owner has, after a step, the last one of that rank."""
+        ...
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """Forgets variables that have their values on every rank, or whose ranks are gone."""
+        ...
+
+    def release(self) -> None:
+        """Records, at any place, that the function is gone: others fetch its variables soon."""
+        ...
+
+
+class ReadService:
+    """The thread that answers the reads of other ranks, for all functions of this process.
+
+    Attributes:
+        is_ending: whether the script of this rank has ended.
+    """
+
+    def __init__(self) -> None:
+        """Starts no thread yet."""
+        self._reads: dict[str, Readable] = {}
+        self._finished: set[str] = set()  # functions that are gone
+        self._thread: threading.Thread | None = None
+        self.is_ending = self._has_ended = False
+        self._answering = threading.Lock()
+
+    def start(self, reads: Readable) -> None:
+        """Answers reads of a function's variables from now on."""
+        self._reads[reads.function] = reads
+        self._finished.discard(reads.function)
+        if self._thread is None or not self._thread.is_alive():
+            # Last of all, so that it is called before the engine, which may be a new one, closes.
+            atexit.unregister(self._end)
+            atexit.register(self._end)
+            self._thread = threading.Thread(
+                target=self._serve, name="libra variable reads", daemon=True
+            )
+            self._thread.start()
+
+    def forget(self, keys: Collection[int]) -> None:
+        """Forgets variables to which all ranks have assigned the same values."""
+        for reads in tuple(self._reads.values()):
+            reads.forget(keys)
+
+    def settle(self) -> None:
+        """Fetches missing values and lets others fetch, before this rank leaves the job.
+
+        If a rank is gone, variables that it has trained stay without values.
+        """
+        every = () if self.is_ending else tuple(self._reads.values())
+        with contextlib.suppress(Exception):
+            for reads in every:
+                reads.fetch(reads.missing())
+        for reads in every:
+            reads.hand_over()
+
+    def _end(self) -> None:
+        """Lets others fetch at the end of the process, unless its script has failed."""
+        self.is_ending = True  # no script reads here any more
+        if getattr(sys, "last_value", None) is None:
+            for reads in tuple(self._reads.values()):
+                reads.hand_over()
+        with self._answering:  # the engine stops soon, and an answer would fail
+            self._has_ended = True
+
+    def _serve(self) -> None:
+        while (engine := engine_lib.running()) is not None:
+            try:
+                request = engine.await_read(_POLL_SECONDS)
+            except control_plane.EngineError:
+                return
+            try:
+                if request is not None:
+                    self._answer(*request)
+                self._hand_over_released()
+            except Exception as error:
+                log_utils.logger(engine.rank).warning("reads of other ranks: %s", error)
+                engine.abort(f"{type(error).__name__}: {error}")
+                return
+
+    def _answer(self, rank: int, name: str) -> None:
+        function, _, what = name.rpartition(": ")
+        if not what.startswith(_HAND_OVER):
+            self._send(self._reads[function].value(*map(int, what.split())), rank, name)
+            return
+
+        def take_over_and_confirm() -> None:
+            with contextlib.suppress(Exception):  # later accesses raise it
+                while not self.is_ending and not {*self._reads, *self._finished} & {function}:
+                    if engine_lib.running() is None:
+                        return
+                    time.sleep(_POLL_SECONDS)  # the first step is about to end
+                if function in self._reads and not self.is_ending:
+                    self._reads[function].take_over(rank, int(what.removeprefix(_HAND_OVER)))
+                self._send(tf.zeros([0]), rank, name)
+
+        _start(take_over_and_confirm)
+
+    def _send(self, value: Any, rank: int, name: str) -> None:
+        with self._answering:
+            if not self._has_ended and engine_lib.running() is not None:
+                collective_ops.send(value, rank, name, one_sided=True)
+
+    def _hand_over_released(self) -> None:
+        for reads in [read for read in self._reads.values() if read.is_released]:
+            if reads.is_empty:
+                del self._reads[reads.function]
+                self._finished.add(reads.function)
+            elif reads.serves:
+                reads.is_released = False
+                _start(lambda reads=reads: (reads.hand_over(), reads.release()))
+
+
+def _start(call: Any) -> None:
+    """Starts a thread, or calls directly if the interpreter starts no more threads."""
+    try:
+        threading.Thread(target=call, name="libra variable hand-over", daemon=True).start()
+    except RuntimeError:
+        call()
+
+
+@STATE.value(survives_fork=False)
+def read_service() -> ReadService:
+    """Returns the service of this process."""
+    return ReadService()
