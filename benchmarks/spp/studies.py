@@ -155,7 +155,7 @@ def figure_8() -> list[Row]:
         "16x2": (2,) * 16,
         "8x4": (4,) * 8,
         "4x8": (8,) * 4,
-        "6x2, 3x4, 1x8": (2,) * 6 + (4,) * 3 + (8,),
+        "6x2 + 3x4 + 1x8": (2,) * 6 + (4,) * 3 + (8,),
     }
     return [
         _row(name, parameters.bert(), parameters.servers(sizes), parameters.MICROBATCHES)
