@@ -76,8 +76,8 @@ class WithTable(models.HandWritten):
 def functions_with_more_and_more_threads() -> Any:
     """Each step of the first is followed by one of the others, as a generator's by a critic's."""
     threads = [[1], [1, 4, 2], [3, 1], [6]]
-    ours = [models.HandWritten(DTYPE, "adam") for _ in threads]
-    alone = [models.HandWritten(DTYPE, "adam") for _ in threads]
+    ours = [models.HandWritten(DTYPE, "momentum") for _ in threads]
+    alone = [models.HandWritten(DTYPE, "momentum") for _ in threads]
     steps = [optimized(model, each) for model, each in zip(ours, threads, strict=True)]
     lanes = []
     for number in range(STEPS):
@@ -100,7 +100,7 @@ def functions_with_more_and_more_threads() -> Any:
 @cases
 def memory_shared_with_others() -> Any:
     """Returns the number of memory segments that one lane shares, and saves the weights."""
-    ours, alone = (models.HandWritten(DTYPE, "adam") for _ in range(2))
+    ours, alone = (models.HandWritten(DTYPE, "momentum") for _ in range(2))
     step = optimized(ours, [1])
     for number in range(STEPS):
         joint = models.batch(number, SIZE, DTYPE)
@@ -143,7 +143,7 @@ def tuned_after_another() -> Any:
 def concurrent_all_reduces() -> Any:
     """Groups on streams of their own, by hand and as ASC-WFBP plans them."""
     joint = [models.batch(number, SIZE, DTYPE) for number in range(12)]
-    by_hand, planned, alone = (models.HandWritten(DTYPE, "adam") for _ in range(3))
+    by_hand, planned, alone = (models.HandWritten(DTYPE, "momentum") for _ in range(3))
     count = len(by_hand.variables)
     plan = models.plan_of(
         by_hand.variables, SIZE, range(count + 1), [1 + i % 2 for i in range(count)]

@@ -172,7 +172,7 @@ for each in DTYPES:
 def trained_in_parts() -> Any:
     """A plan that splits a real model's tensors, on three streams, compared with one process."""
     saved: dict[str, Any] = {}
-    model, alone = (models.HandWritten("float64", "adam") for _ in range(2))
+    model, alone = (models.HandWritten("float64", "momentum") for _ in range(2))
     total = sum(int(np.prod(v.shape)) for v in model.variables)
     cuts = sorted({total * i // 7 for i in range(1, 7)})
     plan = plan_of(model.variables, cuts, [0, 1, 2], [2, 1])
