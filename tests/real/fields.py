@@ -57,7 +57,7 @@ def message_passing_by_segments(by: By) -> Any:
         descend(variables, tape.gradient(loss, variables))
         return loss
 
-    for batch in by.batches(6, graphs):
+    for batch in by.batches(5, graphs):
         train_step(*batch)
     return variables
 
@@ -93,7 +93,7 @@ def graph_attention(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    for batch in by.batches(6, graphs):
+    for batch in by.batches(5, graphs):
         train_step(*batch)
     # Softmax does not see the score's bias.
     return [v for v in variables if v is not score.bias]
@@ -105,6 +105,7 @@ def physics_informed_network(by: By) -> Any:
     use_float64()
     model = mlp(2, 8, 8, 1)
     optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
 
     @by.optimize()
     @tf.function
@@ -127,7 +128,7 @@ def physics_informed_network(by: By) -> Any:
     def points(random: np.random.Generator) -> Any:
         return random.random(size=(8, 1)), random.normal(size=(8, 1))
 
-    for t, x in by.batches(6, points):
+    for t, x in by.batches(5, points):
         train_step(t, x)
     return model.trainable_variables
 
@@ -156,7 +157,7 @@ def adversarial_training(by: By) -> Any:
     def rows(random: np.random.Generator) -> Any:
         return random.normal(size=(8, 4)), random.integers(0, 3, 8)
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return model.trainable_variables
 
@@ -185,7 +186,7 @@ def matrix_factorization(by: By) -> Any:
     def ratings(random: np.random.Generator) -> Any:
         return random.integers(0, 20, 8), random.integers(0, 15, 8), random.normal(size=8)
 
-    for batch in by.batches(6, ratings):
+    for batch in by.batches(5, ratings):
         train_step(*batch)
     return variables
 
@@ -241,7 +242,7 @@ def meta_learning(by: By) -> Any:
         x = random.normal(size=(8, 1))
         return x, np.sin(x)
 
-    for x, y in by.batches(6, tasks):
+    for x, y in by.batches(5, tasks):
         train_step(x, y)
     return slow
 
@@ -259,6 +260,7 @@ def anomaly_scores_with_center(by: By) -> Any:
     )
     center = tf.constant([0.1, 0.2, 0.3], tf.float64)
     optimizer = keras.optimizers.Nadam(0.01)
+    optimizer.build(model.trainable_weights)
 
     @by.optimize()
     @tf.function
@@ -304,6 +306,6 @@ def gaussian_process_features(by: By) -> Any:
     def groups(random: np.random.Generator) -> Any:
         return random.normal(size=(4, 5, 3)), random.normal(size=(4, 5, 1))
 
-    for x, y in by.batches(6, groups):
+    for x, y in by.batches(5, groups):
         train_step(x, y)
     return variables

@@ -86,6 +86,8 @@ def dcgan_with_two_tapes(by: By) -> Any:
     use_float64()
     make, judge = generator(), discriminator()
     make_optimizer, judge_optimizer = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+    make_optimizer.build(make.trainable_variables)
+    judge_optimizer.build(judge.trainable_variables)
 
     @by.optimize()
     @tf.function
@@ -102,7 +104,7 @@ def dcgan_with_two_tapes(by: By) -> Any:
         judge_optimizer.apply_gradients(zip(disc_grads, judge.trainable_variables, strict=True))
         return gen_loss, disc_loss
 
-    for images, noise in by.batches(6, images_and_noise):
+    for images, noise in by.batches(5, images_and_noise):
         train_step(images, noise)
     return make.trainable_variables + judge.trainable_variables
 
@@ -157,6 +159,8 @@ def wasserstein_with_gradient_penalty(by: By) -> Any:
     use_float64()
     make, judge = generator(), discriminator()
     make_optimizer, judge_optimizer = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+    make_optimizer.build(make.trainable_variables)
+    judge_optimizer.build(judge.trainable_variables)
 
     @by.optimize()
     @tf.function
@@ -183,7 +187,7 @@ def wasserstein_with_gradient_penalty(by: By) -> Any:
     def drawn(random: np.random.Generator) -> Any:
         return (*images_and_noise(random), random.random(size=(8, 1, 1, 1)))
 
-    for images, noise, mixing in by.batches(6, drawn):
+    for images, noise, mixing in by.batches(5, drawn):
         train_step(images, noise, mixing)
     # The last bias is in both terms of the cost, and cancels out but for rounding.
     return make.trainable_variables + judge.trainable_variables[:-1]
@@ -237,7 +241,7 @@ def cycle_gan(by: By) -> Any:
         images = random.random(size=(2, 4, 8, 8, 1))
         return images[0], images[1]
 
-    for real_x, real_y in by.batches(6, pairs):
+    for real_x, real_y in by.batches(5, pairs):
         train_step(real_x, real_y)
     return [v for network in networks for v in network.trainable_variables]
 
@@ -287,6 +291,7 @@ def denoising_diffusion(by: By) -> Any:
     average.set_weights(network.get_weights())
     average.trainable = False
     optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(network.trainable_weights)
 
     @by.optimize()
     @tf.function
@@ -305,7 +310,7 @@ def denoising_diffusion(by: By) -> Any:
         images = random.normal(size=(2, 8, 8, 8, 1))
         return images[0], images[1], random.random(size=(8, 1))
 
-    for images, noise, times in by.batches(6, drawn):
+    for images, noise, times in by.batches(5, drawn):
         train_step(images, noise, times)
     return network.trainable_weights + average.weights
 
@@ -320,6 +325,7 @@ def coupling_flow(by: By) -> Any:
     ]
     variables = [v for network in networks for v in network.trainable_variables]
     optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(variables)
 
     @by.optimize()
     @tf.function
@@ -337,6 +343,6 @@ def coupling_flow(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    for x in by.batches(6, lambda random: random.normal(size=(8, 4))):
+    for x in by.batches(5, lambda random: random.normal(size=(8, 4))):
         train_step(x)
     return variables

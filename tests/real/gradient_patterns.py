@@ -83,7 +83,7 @@ def average_of_weights(by: By) -> Any:
         shadow.apply(variables)
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return [*variables, *averages, *(shadow.average(v) for v in variables)]
 
@@ -106,7 +106,7 @@ def clipped_by_global_norm(by: By) -> Any:
         descend(variables, gradients, rate)
         return loss, norm
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -127,7 +127,7 @@ def unused_head(by: By) -> Any:
         descend(variables, gradients)
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return model.trainable_variables
 
@@ -150,7 +150,7 @@ def unused_head_as_zero(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return model.trainable_variables
 
@@ -182,7 +182,7 @@ def recomputed_blocks(by: By) -> Any:
         descend(variables, tape.gradient(loss, variables))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -209,7 +209,7 @@ def recomputed_keras_layers(by: By) -> Any:
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -237,7 +237,7 @@ def custom_gradient(by: By) -> Any:
         descend(variables, tape.gradient(loss, variables))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -260,7 +260,7 @@ def float16_by_hand(by: By) -> Any:
         descend(variables, [g / 128.0 for g in tape.gradient(scaled, variables)])
         return scaled
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -285,7 +285,7 @@ def multi_task(by: By) -> Any:
         descend(variables, [a - part * b + 0.1 * b for a, b in zip(ours, theirs, strict=True)])
         return first
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -310,6 +310,6 @@ def masked_update(by: By) -> Any:
         optimizer.apply(masked, variables)
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables

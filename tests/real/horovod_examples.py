@@ -61,7 +61,7 @@ def mnist_with_first_batch(by: By) -> Any:
             hvd.broadcast_variables(optimizer.variables(), root_rank=0)
         return value
 
-    for number, (images, labels) in enumerate(by.batches(6, digits)):
+    for number, (images, labels) in enumerate(by.batches(5, digits)):
         training_step(images, labels, number == 0)
     return model.trainable_variables
 
@@ -84,7 +84,7 @@ def mnist_broadcast_before(by: By) -> Any:
         optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
         return value
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         training_step(images, labels)
     return model.trainable_variables
 
@@ -110,7 +110,7 @@ def synthetic_benchmark(by: By) -> Any:
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    for data, target in by.batches(6, digits):
+    for data, target in by.batches(5, digits):
         benchmark_step(data, target)
     return model.trainable_variables
 
@@ -132,7 +132,7 @@ def plain_tape_over_mnist(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return value
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         training_step(images, labels)
     return model.trainable_variables
 
@@ -163,7 +163,7 @@ def word_vectors_by_horovod(by: By) -> Any:
         labels = random.integers(0, 2, 8).astype(float)
         return random.integers(0, 16, 8), random.integers(0, 16, 8), labels
 
-    for batch in by.batches(6, pairs):
+    for batch in by.batches(5, pairs):
         train_step(*batch)
     return variables
 
@@ -186,7 +186,7 @@ def gradients_averaged_by_hand(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return hvd.allreduce(value, name="shown")
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         training_step(images, labels)
     return model.trainable_variables
 

@@ -57,6 +57,7 @@ def siamese_network(by: By) -> Any:
     )([tower(left), tower(right)])
     model = keras.Model([left, right], layers.Dense(1, activation="sigmoid")(distance))
     optimizer = keras.optimizers.RMSprop(1e-3, epsilon=1e-2)
+    optimizer.build(model.trainable_variables)
 
     @by.optimize()
     @tf.function
@@ -73,7 +74,7 @@ def siamese_network(by: By) -> Any:
         images = random.normal(size=(2, 8, 8, 8, 1)).astype("float32")
         return images[0], images[1], random.integers(0, 2, size=(8, 1)).astype("float32")
 
-    for first, second, same in by.batches(6, pairs):
+    for first, second, same in by.batches(5, pairs):
         train_step(first, second, same)
     return model.trainable_variables
 
@@ -94,6 +95,7 @@ def simclr(by: By) -> Any:
     )
     variables = encoder.trainable_variables + head.trainable_variables
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(variables)
 
     @by.optimize()
     @tf.function
@@ -112,7 +114,7 @@ def simclr(by: By) -> Any:
     def views(random: np.random.Generator) -> Any:
         return random.normal(size=(4, 4, 8, 8, 1)).astype("float32")
 
-    for batch in by.batches(6, views):
+    for batch in by.batches(5, views):
         train_step(batch)
     return variables
 
@@ -145,6 +147,6 @@ def distillation(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, student.trainable_variables, strict=True))
         return loss
 
-    for x, y in by.batches(6, digits):
+    for x, y in by.batches(5, digits):
         train_step(x, y)
     return student.trainable_variables

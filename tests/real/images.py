@@ -45,7 +45,7 @@ def convolution_by_hand(by: By) -> Any:
             variable.assign_sub(0.1 * gradient)
         return loss
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         train_step(images, labels)
     return [w, b]
 
@@ -84,7 +84,7 @@ def convnet_by_hand(by: By) -> Any:
             params[key].assign_sub(0.05 * gradient)
         return loss
 
-    for x, y in by.batches(6, digits):
+    for x, y in by.batches(5, digits):
         run_optimization(x, y)
     return list(params.values())
 
@@ -113,7 +113,7 @@ def depthwise_by_hand(by: By) -> Any:
     def colored(random: np.random.Generator) -> Any:
         return random.normal(size=(8, 8, 8, 3)).astype("float32"), random.integers(0, CLASSES, 8)
 
-    for images, labels in by.batches(6, colored):
+    for images, labels in by.batches(5, colored):
         step(images, labels)
     return variables
 
@@ -139,7 +139,7 @@ def functional_convnet(by: By) -> Any:
         optimizer.apply_gradients(zip(grads, model.trainable_weights, strict=True))
         return loss
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         train_step(images, labels)
     return model.trainable_weights
 
@@ -186,7 +186,7 @@ def residual_network(by: By) -> Any:
         optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
         return loss
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         train_step(images, labels)
     return model.trainable_variables
 
@@ -204,6 +204,7 @@ def unet(by: By) -> Any:
     up = layers.concatenate([layers.UpSampling2D()(up), first])
     model = keras.Model(inputs, layers.Conv2D(3, 1)(up))
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(model.trainable_variables)
 
     @by.optimize()
     @tf.function
@@ -218,7 +219,7 @@ def unet(by: By) -> Any:
         images = random.normal(size=(4, 8, 8, 1)).astype("float32")
         return images, random.integers(0, 3, size=(4, 8, 8))
 
-    for images, masks in by.batches(6, scenes):
+    for images, masks in by.batches(5, scenes):
         train_step(images, masks)
     return model.trainable_variables
 

@@ -35,17 +35,15 @@ def frozen_then_unfrozen(by: By) -> Any:
     base = keras.Sequential(
         [keras.Input((FEATURES,)), layers.Dense(8), layers.BatchNormalization(), layers.ReLU()]
     )
-    base.trainable = False
     inputs = keras.Input((FEATURES,))
     model = averaging(by)(inputs, layers.Dense(CLASSES)(base(inputs)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     random = np.random.default_rng(1)
     arrays = random.normal(size=(32, FEATURES)), random.integers(0, CLASSES, 32)
-    model.compile(keras.optimizers.Adam(0.01), loss)
-    by.fit(model, arrays, batch=4)
-    base.trainable = True
-    model.compile(keras.optimizers.Adam(0.001), loss)
-    by.fit(model, arrays, batch=4)
+    for base.trainable in (False, True):
+        model.compile(keras.optimizers.Adam(0.01), loss)
+        model.optimizer.build(model.trainable_variables)
+        by.fit(model, arrays, batch=4)
     return model.trainable_variables
 
 
@@ -57,6 +55,7 @@ def metrics_in_the_step(by: By) -> Any:
         [keras.Input((FEATURES,)), layers.Dense(8, "tanh"), layers.Dense(CLASSES)]
     )
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(model.trainable_variables)
     train_loss = keras.metrics.Mean()
     accuracy = keras.metrics.SparseCategoricalAccuracy()
 
@@ -92,6 +91,7 @@ def batch_normalization_by_fit(by: By) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     for rate in (0.1, 0.05):
         model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss)
+        model.optimizer.build(model.trainable_variables)
         by.fit(model, arrays, batch=4)
     return model.trainable_variables
 

@@ -82,7 +82,7 @@ def soft_actor_critic(by: By) -> Any:
         states = random.normal(size=(2, 8, 4))
         return states[0], random.normal(size=(8, 2)), random.normal(size=(8, 1)), states[1]
 
-    for batch in by.batches(6, memories):
+    for batch in by.batches(5, memories):
         train_step(*batch)
     return [v for network in (actor, *critics, *targets) for v in network.variables]
 
@@ -117,6 +117,6 @@ def actor_critic_over_an_episode(by: By) -> Any:
     def starts(random: np.random.Generator) -> Any:
         return random.normal(size=(8, 3)), random.normal(size=(8, 4, 3))
 
-    for batch in by.batches(6, starts):
+    for batch in by.batches(5, starts):
         train_step(*batch)
     return variables

@@ -113,7 +113,7 @@ def causal_language_model(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    for words, following in by.batches(6, sentences):
+    for words, following in by.batches(5, sentences):
         train_step(words, following)
     return variables
 
@@ -136,7 +136,7 @@ def tied_embeddings_by_hand(by: By) -> Any:
             v.assign_sub(0.1 * tf.convert_to_tensor(g))
         return loss
 
-    for words, following in by.batches(6, sentences):
+    for words, following in by.batches(5, sentences):
         train_step(words, following)
     return variables
 
@@ -228,7 +228,7 @@ def word_vectors(by: By) -> Any:
         labels = np.tile(np.array([[1.0, 0.0, 0.0]]), [8, 1])
         return random.integers(0, WORDS, 8), random.integers(0, WORDS, (8, 3)), labels
 
-    for target, context, labels in by.batches(6, pairs):
+    for target, context, labels in by.batches(5, pairs):
         train_step(target, context, labels)
     return model.trainable_variables
 
@@ -259,7 +259,7 @@ def mixture_of_experts(by: By) -> Any:
     def rows(random: np.random.Generator) -> Any:
         return random.normal(size=(8, WIDTH)), random.normal(size=(8, 2))
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -288,7 +288,7 @@ def expert_chosen_by_cond(by: By) -> Any:
     def rows(random: np.random.Generator) -> Any:
         return random.normal(size=(8, WIDTH)), random.normal(size=(8, 2))
 
-    for number, (x, y) in enumerate(by.batches(6, rows)):
+    for number, (x, y) in enumerate(by.batches(5, rows)):
         train_step(x, y, tf.constant(number % 2))
     return variables
 
@@ -362,7 +362,7 @@ def vision_transformer(by: By) -> Any:
     def digits(random: np.random.Generator) -> Any:
         return random.normal(size=(8, 8, 8, 1)), random.integers(0, 3, 8)
 
-    for images, labels in by.batches(6, digits):
+    for images, labels in by.batches(5, digits):
         train_step(images, labels)
     # Softmax does not see a key's bias: its gradient is rounding, which Adam makes large.
     return [v for v in model.trainable_variables if "key/bias" not in v.path]

@@ -37,7 +37,7 @@ def unfrozen_in_a_loop(by: By) -> Any:
 
     for first in (2, 0):
         train_step = make(first)
-        for x, y in by.batches(6, rows):
+        for x, y in by.batches(5, rows):
             train_step(x, y)
     return model.trainable_variables
 
@@ -57,7 +57,7 @@ def many_small_variables(by: By) -> Any:
         descend(variables, tape.gradient(loss, variables))
         return loss
 
-    for x in by.batches(6, lambda random: random.normal(size=(8, 4))):
+    for x in by.batches(5, lambda random: random.normal(size=(8, 4))):
         train_step(x)
     return variables
 
@@ -82,7 +82,7 @@ def callable_object(by: By) -> Any:
 
     trainer = Trainer()
     step = by.optimize()(trainer)
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         step(x, y)
     return trainer.model.trainable_variables
 
@@ -99,7 +99,7 @@ def partial_function(by: By) -> Any:
 
     model = Network()
     step = by.optimize()(functools.partial(train_step, model, 0.1))
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         step(x, y)
     return model.trainable_variables
 
@@ -124,7 +124,7 @@ def method_of_a_class(by: By) -> Any:
             return loss
 
     trainers = [Trainer(seed=7), Trainer(seed=8)]
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         for trainer in trainers:
             trainer.train_step(x, y)
     return [
@@ -150,7 +150,7 @@ def variables_as_arguments(by: By) -> Any:
         descend(variables, tape.gradient(loss, variables))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(variables, x, y)
     return variables
 
@@ -173,7 +173,7 @@ def models_of_a_k_fold(by: By) -> Any:
     for fold in range(3):
         model = Network(seed=fold + (10 * by.rank if by.ours else 0))
         optimizers[fold].build(model.trainable_variables)
-        for x, y in by.batches(6, rows):
+        for x, y in by.batches(5, rows):
             train_step(model, optimizers[fold], x, y)
         models.append(model)
     return [v for model in models for v in model.trainable_variables]
@@ -198,7 +198,7 @@ def starts_unequal(by: By) -> Any:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return model.trainable_variables
 
@@ -247,7 +247,7 @@ def weights_that_were_read(by: By) -> Any:
         near = [value + 0.1 * slope / size for value, slope in zip(values, first, strict=True)]
         descend(variables, slopes(near, x, y))
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return variables
 
@@ -270,6 +270,6 @@ def complex_weights(by: By) -> Any:
         descend(variables, tape.gradient(loss, variables))
         return loss
 
-    for x, y in by.batches(6, rows):
+    for x, y in by.batches(5, rows):
         train_step(x, y)
     return [part(tensor) for tensor in (w, table) for part in (tf.math.real, tf.math.imag)] + [head]
