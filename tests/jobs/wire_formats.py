@@ -78,7 +78,7 @@ for each in WIRE_DTYPES:
 
 def trained(wire_dtype: str) -> Any:
     """Trains under a plan of three streams that cuts tensors, and alone without loss."""
-    model, alone = (models.HandWritten("float32", "adam") for _ in range(2))
+    model, alone = (models.HandWritten("float32", "momentum") for _ in range(2))
     total = sum(int(np.prod(v.shape)) for v in model.variables)
     cuts = sorted({total * i // 5 for i in range(1, 5)})
     plan = plan_of(model.variables, cuts, [0, 1, 2], [2, 1])
