@@ -4,14 +4,15 @@ import pytest
 import tensorflow as tf
 
 from tests.model_parallel import models
-from tests.model_parallel.job import batches, build_model, trace
+from tests.model_parallel.job import batches, build_model
 from tf_libra.model_parallel.capture.joint_batch import find_difference
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 
 
 def difference_of(step, images, labels):
-    recorder = StepRecorder(step)
-    return find_difference(*(trace(recorder, images, labels, size) for size in (4, 8)))
+    traces = SizedTraces(StepRecorder(step), ((images, labels), {}), 4, 4)
+    return find_difference(traces.microbatch_graph, traces.other_graph)
 
 
 def difference(make):
@@ -134,6 +135,11 @@ def above_their_mean(images, losses):
     return tf.reduce_mean(tf.where(losses > tf.reduce_mean(losses), losses, 0.0))
 
 
+def contrasted(images, losses):
+    pairs = losses[:, tf.newaxis] * losses[tf.newaxis]
+    return tf.reduce_mean(losses) + 1e-3 * tf.reduce_mean(pairs)
+
+
 def scaled_by_a_selection(images, losses):
     return tf.reduce_mean(losses) * tf.where(tf.reduce_any(images > 2), 1.0, 2.0)
 
@@ -167,6 +173,7 @@ def added_in_a_loop(images, losses):
         (masked_in_a_loop, False),
         (scaled_under_a_condition, False),
         (above_their_mean, False),
+        (contrasted, False),
         (scaled_by_a_selection, False),
         (counted_by_shape, True),
         (smoothed_along_columns, True),

@@ -21,7 +21,8 @@ from tf_libra.model_parallel.capture.step_graph import StepGraph
 # Labels of a value that depends on values of examples. Its size may be equal for all batch sizes,
 # or depend on values, too.
 _DEPENDS, _IS_WHOLE, _HAS_DATA_SIZE = 1, 2, 4
-_GROWS, _UNKNOWN = -2, -1  # instead of the number of elements of a tensor
+# Instead of the number of elements of a tensor; with a pair of examples each, it grows as a square.
+_HAS_PAIRS, _GROWS, _UNKNOWN = -3, -2, -1
 
 # Index of the divisor among the inputs of an op.
 _DIVISORS = {"Div": 1, "DivNoNan": 1, "RealDiv": 1, "Reciprocal": 0, "Inv": 0}
@@ -59,16 +60,22 @@ def find_relation(graph: StepGraph, other: StepGraph) -> str | None:
         if twin is not None and _runs_along_examples(op, other.ops[twin]):
             return str(op.name)
     names = {op.name for op in ops}
-    traces = [
+    trace, other_trace = (
         traced_graph.read(each.recording.concrete.graph, with_sizes=True) for each in (graph, other)
-    ]
-    trace = _compare_sizes(*traces)
+    )
+    trace = _compare_sizes(trace, other_trace, _num_examples(graph), _num_examples(other))
     examples = _Examples(trace.functions)
     examples.run(
         replace(trace.body, nodes=tuple(node for node in trace.body.nodes if node.name in names)),
         {name: _DEPENDS for name in graph.arguments if graph.is_per_example[graph.op_index[name]]},
     )
     return examples.found
+
+
+def _num_examples(graph: StepGraph) -> int:
+    """Returns the batch size for which a step was traced."""
+    arguments = (graph.ops[graph.op_index[name]].outputs[0] for name in graph.arguments)
+    return next((int(tensor.shape[0]) for tensor in arguments if tensor.shape.rank), 1)
 
 
 def _runs_along_examples(op: Any, other: Any) -> bool:
@@ -136,15 +143,15 @@ def _label(node: Node, output: int, inputs: int) -> int:
 
 
 def _relates_examples(node: Node, inputs: Sequence[int]) -> bool:
+    grown = {size for output, size in enumerate(node.sizes) if _is_computed_with(node, output)}
     are_whole = [bool(labels & _IS_WHOLE) for labels in inputs]
-    if not any(are_whole):
-        return False
+    if _HAS_PAIRS in grown or not any(are_whole):
+        return _HAS_PAIRS in grown
     if node.op in _DIVISORS and are_whole[_DIVISORS[node.op]]:
         return True
     if node.op in _PRODUCTS and sum(are_whole) > 1:
         return True
-    sizes = enumerate(node.sizes)
-    return any(size == _GROWS and _is_computed_with(node, output) for output, size in sizes)
+    return _GROWS in grown
 
 
 def _is_computed_with(node: Node, output: int) -> bool:
@@ -153,9 +160,18 @@ def _is_computed_with(node: Node, output: int) -> bool:
     return bool(dtype.is_floating or dtype.is_complex or dtype.is_bool)
 
 
-def _compare_sizes(trace: TracedGraph, other: TracedGraph) -> TracedGraph:
+def _compare_sizes(
+    trace: TracedGraph, other: TracedGraph, batch: int, other_batch: int
+) -> TracedGraph:
     """Returns the trace with `_GROWS` as the size of tensors that have another one in the other."""
     functions: dict[str, Body] = {}
+
+    def compare_sizes(size: int, its: int) -> int:
+        if size == its:
+            return size
+        is_known = min(size, its) > 0
+        has_pairs = is_known and size * other_batch**2 == its * batch**2
+        return _HAS_PAIRS if has_pairs else _GROWS
 
     def compare(body: Body, other_body: Body) -> Body:
         others = {node.name: node for node in other_body.nodes}
@@ -167,9 +183,8 @@ def _compare_sizes(trace: TracedGraph, other: TracedGraph) -> TracedGraph:
                 if name not in functions:
                     functions[name] = trace.functions[name]  # of a function that calls itself
                     functions[name] = compare(trace.functions[name], other.functions[other_name])
-            sizes = zip(node.sizes, twin.sizes, strict=False)
-            compared = tuple(size if size == its else _GROWS for size, its in sizes)
-            nodes.append(replace(node, sizes=compared))
+            sizes = map(compare_sizes, node.sizes, twin.sizes)
+            nodes.append(replace(node, sizes=tuple(sizes)))
         return replace(body, nodes=tuple(nodes))
 
     body = compare(trace.body, other.body)
