@@ -16,11 +16,19 @@ import tensorflow as tf
 
 from tf_libra.capture.finite_check import VariableSnapshot
 from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.sharded_variables import shard_registry
 
 # Largest norm of a difference, relative to the norm of the change, or of a result.
-_TOLERANCE = 0.02
-# The same relative to the values themselves: rounding, where changes are tiny.
-_ROUNDING = 1e-5
+_TOLERANCE = 0.005
+# The same relative to the values themselves: twice the unit to which a dtype rounds them.
+_ROUNDING = {
+    tf.bfloat16: 2.0**-6,
+    tf.float16: 2.0**-9,
+    tf.float32: 2.0**-22,
+    tf.float64: 2.0**-51,
+}
+# Least norm of a change, relative to this rounding, that would show other gradients.
+_LEAST_CHANGE = 4.0
 
 
 @dataclass(frozen=True)
@@ -76,12 +84,21 @@ def describe_difference(undone: UndoneStep, result: Any, trained_only: bool) -> 
         result: result of the step that has run now.
         trained_only: whether results, and variables that no gradient trains, may differ.
     """
+    trained = shard_registry().trained_keys()
+    is_trained = shows_gradients = False
     for variable, *values in zip(undone.variables, undone.before, undone.after, strict=True):
         if not variable.is_number or (trained_only and not variable.trainable):
             continue
         old, new, expected = map(_to_numpy, (*values, variable.read_value()))
-        if not _is_close(new - old, expected - old, expected):
+        rounding = _rounding(variable.dtype, expected)
+        if not _is_close(new - old, expected - old, rounding):
             return f"variable {variable.name!r} would change otherwise"
+        is_trained |= variable.trainable and variable.key in trained
+        # Others may be counters, or learning rates.
+        may_show = variable.dtype.is_floating and (variable.trainable or variable.shape.rank != 0)
+        shows_gradients |= may_show and _norm(expected - old) > _LEAST_CHANGE * rounding
+    if is_trained and not shows_gradients:
+        return "the step that was compared has changed no variable by more than rounding"
     if not trained_only:
         pairs = zip(tf.nest.flatten(undone.result), tf.nest.flatten(result), strict=True)
         for number, (found, expected) in enumerate(pairs):
@@ -102,19 +119,28 @@ def _is_equal_result(result: Any, expected: Any) -> bool:
     if result.shape != expected.shape:
         return False
     wanted = _to_numpy(expected)
-    return _is_close(_to_numpy(result), wanted, wanted)
+    return _is_close(_to_numpy(result), wanted, _rounding(expected.dtype, wanted))
 
 
-def _is_close(found: Any, expected: Any, values: Any) -> bool:
-    """Returns whether changes are equal, to rounding of changes and values; NaN equals NaN."""
-    if not np.array_equal(np.isfinite(found), np.isfinite(expected)):
-        return False
+def _is_close(found: Any, expected: Any, rounding: float) -> bool:
+    """Returns whether changes are equal, but for their own rounding and that of values.
+
+    NaN equals NaN.
+    """
     finite = np.isfinite(found)
-    difference = np.linalg.norm((found - expected)[finite])
-    limit = _TOLERANCE * np.linalg.norm(expected[finite])
-    return bool(
-        difference <= limit + _ROUNDING * np.linalg.norm(np.ravel(values)[np.ravel(finite)])
-    )
+    if not np.array_equal(finite, np.isfinite(expected)):
+        return False
+    return _norm((found - expected)[finite]) <= _TOLERANCE * _norm(expected) + rounding
+
+
+def _norm(values: Any) -> float:
+    """Returns the norm of those values that are finite."""
+    return float(np.linalg.norm(values[np.isfinite(values)]))
+
+
+def _rounding(dtype: tf.DType, values: Any) -> float:
+    """Returns the norm of what storing values in a dtype may round."""
+    return _ROUNDING.get(dtype.real_dtype, 0.0) * _norm(values)
 
 
 def kinds_of_arguments(arguments: Any) -> list[str]:
