@@ -85,7 +85,7 @@ def given(make):
 
 def read_alone(what, strategy, readers, **options):
     """Reads variables on one rank alone after every step, each time by other means."""
-    trained = build_model(models.counted)
+    trained = build_model(models.mlp)
     variables = list(map(plain_variable, trained.every_variable))
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     in_function = tf.function(lambda: [tf.identity(variable) for variable in variables])
@@ -125,7 +125,7 @@ def read_alone(what, strategy, readers, **options):
 
 
 def read_in_bursts():
-    plan = make_burst_plan(burst_layer_names(models.counted), (2, 1, 2), harness.SIZE)
+    plan = make_burst_plan(burst_layer_names(models.mlp), (2, 1, 2), harness.SIZE)
     return read_alone("bursts", DeepPool(), [0, LAST], plan=plan)
 
 
@@ -278,10 +278,10 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared metric", lambda: compared(influenced, allow=()))
     cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))
     cases.add("compared summed", lambda: compared(summed, allow=(), families=FAMILIES))
-    for chosen, make in (("spp", models.mlp), ("deeppool", models.convolutional)):
+    for chosen in ("spp", "deeppool"):
         cases.add(
             f"compared {chosen}",
-            lambda chosen=chosen, make=make: compared(make, chosen, allow=(), families=FAMILIES),
+            lambda chosen=chosen: compared(models.mlp, chosen, allow=(), families=FAMILIES),
         )
     cases(next_pipeline)
     cases(large)

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tests.model_parallel.plain_models import deep, forked, permuted, tied
 from tests.model_parallel.stateful_models import (
     dropping,
     dropping_twice,
@@ -177,41 +178,6 @@ def mixed() -> Trained:
     return replace(deep(4), metric=Mixed("mixed"))
 
 
-def tied() -> Trained:
-    """A language model whose embedding is also its last layer, in plain TensorFlow."""
-    table = tf.Variable(tf.random.stateless_normal([10, 6], [1, 2]), name="table")
-    hidden = [
-        tf.Variable(tf.random.stateless_normal([6, 6], [3, i]), name=f"hidden{i}") for i in range(3)
-    ]
-
-    def call(images: Any) -> Any:
-        words = tf.cast(tf.abs(images[:, :, 0, 0]) * 4, tf.int32) % 10
-        x = boundary(tf.reduce_mean(tf.gather(table, words), 1))
-        for weight in hidden:
-            x = boundary(tf.tanh(x @ weight))
-        return x @ tf.transpose(table)
-
-    variables = [table, *hidden]
-    return Trained(call, cross_entropy, variables, keras.optimizers.SGD(0.5))
-
-
-def permuted() -> Trained:
-    """A model whose first layer reads integers that other layers use."""
-    order = tf.Variable(tf.random.shuffle(tf.range(16)), trainable=False, name="order")
-    weights = [
-        tf.Variable(0.3 * tf.random.stateless_normal([size, 16], [4, i]), name=f"weight{i}")
-        for i, size in enumerate((64, 16, 16))
-    ]
-
-    def call(images: Any) -> Any:
-        x = tf.reshape(images, [-1, 64])
-        for weight in weights:
-            x = boundary(tf.tanh(tf.gather(x @ weight, order, axis=1)))
-        return x[:, :10]
-
-    return Trained(call, cross_entropy, weights, keras.optimizers.SGD(0.5), state=(order,))
-
-
 def recurrent() -> Trained:
     """A model with loops, to which their gradients add inputs after their creation."""
     layers = keras.layers
@@ -226,25 +192,6 @@ def recurrent() -> Trained:
     )
     # They have seeds for dropout, of which there is none.
     return replace(from_keras(model, keras.optimizers.SGD(0.1)), state=())
-
-
-def deep(num_layers: int = 8) -> Trained:
-    """An MLP of several layers."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.Input([8, 8, 1]),
-            layers.Flatten(),
-            *(layers.Dense(12, activation="tanh") for _ in range(num_layers - 1)),
-            layers.Dense(10),
-        ]
-    )
-    return from_keras(model, keras.optimizers.SGD(0.1))
-
-
-def deepest() -> Trained:
-    """An MLP of 32 layers."""
-    return deep(32)
 
 
 class _TwoOptimizers:
@@ -318,16 +265,6 @@ def shallow() -> Trained:
     return from_keras(model, keras.optimizers.SGD(0.1))
 
 
-def plain() -> Trained:
-    """A model without boundaries between layers."""
-    weights = [tf.Variable(tf.eye(64)), tf.Variable(tf.ones([64, 10]))]
-
-    def call(images: Any) -> Any:
-        return tf.tanh(tf.reshape(images, [-1, 64]) @ weights[0]) @ weights[1]
-
-    return Trained(call, cross_entropy, weights, keras.optimizers.SGD(0.1))
-
-
 def vgg() -> Trained:
     """Blocks of convolutions with pooling between, and wide dense layers."""
     layers = keras.layers
@@ -379,7 +316,7 @@ def mlp() -> Trained:
 
 COUNTED = {make.__name__: make for make in (counted, mixed, greatest)}
 
-BURSTS = {make.__name__: make for make in (mlp, vgg, inception)}
+BURSTS = {make.__name__: make for make in (mlp, vgg, inception, forked)}
 
 EVERY = {
     make.__name__: make

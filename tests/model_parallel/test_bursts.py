@@ -20,11 +20,11 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.strategies import DeepPool
 
 SAMPLES = 24
-OTHERS = {"beside": "inception", "overlapped": "convolutional", "without a limit": "mlp"}
+OTHERS = {"beside": "forked", "overlapped": "convolutional", "without a limit": "mlp"}
 CASES = {
-    (2, "given"): {"mlp", "vgg", "inception", "beside", "overlapped"},
-    (2, "planned"): {"mlp", "vgg", "inception", "without a limit"},
-    (4, "given"): {"vgg", "beside", "overlapped"},
+    (2, "given"): {"mlp", "vgg", "inception", "beside"},
+    (2, "planned"): {"mlp", "inception", "without a limit"},
+    (4, "given"): {"mlp", "beside", "overlapped"},
     (4, "planned"): {"mlp"},
 }
 JOB = "bursts.py"
@@ -75,7 +75,7 @@ def test_burst_trains_like_one_process(trained: Job, kind: str) -> None:
 
 def test_given_plan_is_active_from_the_first_step(trained: Job) -> None:
     counts = {2: [2, 1, 2], 4: [4, 2, 1, 4]}[trained.world_size]
-    for case in {"given vgg", "given inception"}.intersection(case_names(trained, "given")):
+    for case in {"given mlp", "given inception"}.intersection(case_names(trained, "given")):
         value = trained.value(case)
         assert value["num_devices"][:3] == counts[:3]
         assert set(value["phases"]) == {"run"} and value["settled"]
@@ -97,7 +97,7 @@ def test_branches_are_planned_as_blocks(trained: Job) -> None:
 
 
 def test_explain_lists_the_number_of_ranks_of_each_layer(trained: Job) -> None:
-    value = trained.value("given vgg")
+    value = trained.value("given mlp")
     text = value["explained"]
     assert "a burst plan under given" in text
     for count, layer in zip(value["num_devices"], value["layers"], strict=True):

@@ -47,33 +47,31 @@ def objects_in_turns():
 
 def adversarial():
     """Returns a generator and a discriminator: their variables, and a step for each."""
-    keras = tf.keras
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(7)
+    pairs = itertools.pairwise([8, 8, 12, 8, 12, 8, 1])
+    weights = [
+        tf.Variable(tf.random.stateless_normal(shape, [7, i]) / shape[0] ** 0.5, name=f"dense{i}")
+        for i, shape in enumerate(pairs)
+    ]
 
-    def stack(*widths):
-        dense = [keras.layers.Dense(width, activation="tanh") for width in widths]
-        return keras.Sequential([keras.layers.Input([8]), *dense])
+    def run(layers, x):
+        for weight in layers:
+            x = tf_libra.boundary(tf.tanh(x @ weight))
+        return x
 
-    generator, discriminator = stack(8, 12, 8), stack(12, 8, 1)
-
-    def step_of(model, sign):
-        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        optimizer.build(model.trainable_variables)
+    def step_of(trained, sign):
+        optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(trained)
 
         def step(noise, real):
             with tf.GradientTape() as tape:
-                fake = discriminator(generator(noise))
-                loss = sign * tf.reduce_mean(fake - discriminator(real))
-            variables = model.trainable_variables
-            gradients = tape.gradient(loss, variables)
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+                fake = run(weights[3:], run(weights[:3], noise))
+                loss = sign * tf.reduce_mean(fake - run(weights[3:], real))
+            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
             return loss
 
         return step
 
-    variables = [*generator.variables, *discriminator.variables]
-    return variables, step_of(discriminator, 1.0), step_of(generator, -1.0)
+    return weights, step_of(weights[3:], 1.0), step_of(weights[:3], -1.0)
 
 
 NOISE = [[tf.random.stateless_normal([24, 8], [i, seed]) for seed in range(2)] for i in range(7)]

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tests.model_parallel.job import batches, build_model, trace
-from tests.model_parallel.models import EVERY, deepest
+from tests.model_parallel.models import EVERY
+from tests.model_parallel.trained_model import from_keras
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.profiling.layer_benchmark import measured_layers
@@ -69,6 +70,14 @@ def test_state_that_a_first_trace_builds_causes_no_second_trace_of_a_shard():
     traces = SizedTraces(StepRecorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
     traces.check_update()
     assert counts[4] == 1
+
+
+def deepest():
+    """Returns a Keras MLP of 32 layers."""
+    keras, layers = tf.keras, tf.keras.layers
+    dense = [layers.Dense(12, activation="tanh") for _ in range(31)]
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
+    return from_keras(model, keras.optimizers.SGD(0.1))
 
 
 def test_mlp_of_32_layers_is_cut_into_all_layers():
