@@ -147,7 +147,7 @@ def large():
     available = mock.Mock(side_effect=lambda: seen[0] - 1)  # the joint batch is checked first
     with (
         mock.patch.object(joint_memory, "output_bytes", record),
-        mock.patch.object(joint_memory.host_memory, "available_bytes", available),
+        mock.patch.object(joint_memory, "available_bytes", available),
     ):
         return compared(without_metric, "spp", allow=(), families=("one-rank", "spp"))
 

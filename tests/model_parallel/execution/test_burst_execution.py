@@ -12,7 +12,7 @@ from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
-from tf_libra.model_parallel.profiling.scaling_measurement import flows
+from tf_libra.model_parallel.runtime.burst_planner import flows
 
 pytestmark = pytest.mark.usefixtures("cached_models")
 

@@ -9,12 +9,14 @@ import numpy as np
 
 from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.planning.burst import (
     BurstStrategy,
     DataParallel,
@@ -22,7 +24,12 @@ from tf_libra.model_parallel.planning.burst import (
     possible_counts,
 )
 from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
-from tf_libra.model_parallel.planning.burst.measured_scaling import MeasuredScaling, crossing
+from tf_libra.model_parallel.planning.burst.measured_scaling import (
+    ActivationFlow,
+    Edge,
+    MeasuredScaling,
+    crossing,
+)
 from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling.layer_benchmark import shares_of_bytes
@@ -30,7 +37,6 @@ from tf_libra.model_parallel.profiling.link_benchmark import (
     measured_all_reduces,
     measured_links,
 )
-from tf_libra.model_parallel.profiling.scaling_measurement import flows
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as Iteration
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
 from tf_libra.model_parallel.reporting import burst_report
@@ -355,3 +361,24 @@ def _computation(
         calls.append((apart.sum() - whole[0]) / (len(apart) - 1))
     seconds = np.stack([columns[count] for count in counts], axis=1)
     return _Computation(seconds, max(float(np.median(calls)), 0.0))
+
+
+def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
+    """Return the flow between each pair of layers; as much flows back as forward.
+
+    Args:
+        cut: partition of the step for the whole batch, with one layer per stage.
+        axes: batch axes of the same trace.
+    """
+    found: dict[Edge, ActivationFlow] = {}
+    for message in cut.messages:
+        edge = (message.source, message.target)
+        if message.source > message.target:
+            continue  # gradients of several layers may be added before they reach a layer
+        tensor = cut.tensor(message.tensor)
+        ways = 1 + tensor.dtype.is_floating
+        size = float(tensor.shape.num_elements() * tensor.dtype.size * ways)
+        is_whole = axes.batch_axis(message.tensor) is None
+        flow = ActivationFlow(other_bytes=size) if is_whole else ActivationFlow(sample_bytes=size)
+        found[edge] = found.get(edge, ActivationFlow()) + flow + ActivationFlow(num_messages=ways)
+    return dict(sorted(found.items()))
