@@ -22,6 +22,7 @@ from tests.startup import sitecustomize
 from tests.startup.sitecustomize import FORK_SERVER
 from tests.worker_processes import (
     DEADLINE_SECONDS,
+    HOROVOD_IN_STEPS,
     TAIL,
     Job,
     Meet,
@@ -289,7 +290,7 @@ def trouble(run_job: Callable[..., Job], plan_file: Path) -> Job:
 @pytest.fixture(scope="session")
 def horovod_engine(run_job: Callable[..., Job]) -> Job:
     """The job of `jobs/horovod_engine.py`."""
-    return run_job("horovod_engine.py", 2)
+    return run_job("horovod_engine.py", 2, env=HOROVOD_IN_STEPS)
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ class Child:
         while self.poll() is None:
             if until is not None and time.monotonic() > until:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            time.sleep(0.02)
+            time.sleep(0.1)
         assert self.returncode is not None
         return self.returncode
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.worker_processes import Job
+from tests.worker_processes import HOROVOD_IN_STEPS, Job
 from tf_libra.runtime.plan_activation import NOT_EXECUTED
 
 ROOT = Path(__file__).parents[2]
@@ -82,13 +82,13 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def scripts(run_job: Callable[..., Job]) -> Job:
     """The job of `jobs/horovod_scripts.py`."""
-    return run_job("horovod_scripts.py", 2)
+    return run_job("horovod_scripts.py", 2, env=HOROVOD_IN_STEPS)
 
 
 @pytest.fixture(scope="module")
 def tf_keras_scripts(run_job: Callable[..., Job]) -> Job:
     """The job of `jobs/horovod_tf_keras.py`."""
-    return run_job("horovod_tf_keras.py", 2, env={"TF_USE_LEGACY_KERAS": "1"})
+    return run_job("horovod_tf_keras.py", 2, env=HOROVOD_IN_STEPS | {"TF_USE_LEGACY_KERAS": "1"})
 
 
 def check_weights(job: Job, case: str, rank: int, references: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.real import judging
-from tests.worker_processes import Job, launched
+from tests.worker_processes import HOROVOD_IN_STEPS, Job, launched
 from tf_libra.runtime.plan_activation import NOT_EXECUTED
 
 # No rank waits as long as this while all goes well.
@@ -163,7 +163,7 @@ def job_of(run_job: Callable[..., Job]) -> Callable[[str], Job]:
 
     def get(name: str) -> Job:
         if name not in jobs:
-            jobs[name] = run_job("real.py", 2, *JOBS[name], env=TIMEOUT)
+            jobs[name] = run_job("real.py", 2, *JOBS[name], env=TIMEOUT | HOROVOD_IN_STEPS)
         return jobs[name]
 
     return get
