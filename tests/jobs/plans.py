@@ -189,10 +189,10 @@ def another_batch_size_on_one_rank() -> Any:
 def after_backward() -> Any:
     """A plan that communicates after backward trains right too."""
     plan = models.plan_of(
-        models.HandWritten("float64", "adam").variables, SIZE, [0, 2, 6], [1, 2], True
+        models.HandWritten("float64", "momentum").variables, SIZE, [0, 2, 6], [1, 2], True
     )
     against_alone(
-        lambda: models.HandWritten("float64", "adam"), joint_or_shard("float64"), plan=plan
+        lambda: models.HandWritten("float64", "momentum"), joint_or_shard("float64"), plan=plan
     )
 
 

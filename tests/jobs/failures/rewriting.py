@@ -160,7 +160,7 @@ def plan_that_is_left_for_another() -> Any:
     # Two looks, a dose, a look, what is left of the experiments, and two more looks.
     num_steps = 190
     for alone in (True, False):
-        model = models.HandWritten("float64", "adam")
+        model = models.HandWritten("float64", "momentum")
         step = tf.function(model.step)
         if not alone:
             options = config.resolve(

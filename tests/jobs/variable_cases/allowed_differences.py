@@ -32,6 +32,7 @@ class Normalized:
             ]
         )
         self.optimizer = keras.optimizers.Adam(0.01)
+        self.optimizer.build(self.model.trainable_variables)
         self.loss = keras.metrics.Mean(name="loss")
         self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
         self.average = [(tf.Variable(v.value), v) for v in self.model.trainable_variables]

@@ -28,7 +28,7 @@ def own_seed() -> int:
 
 
 def hand_written(seed: int | None = None) -> models.HandWritten:
-    return models.HandWritten("float32", "adam", own_seed() if seed is None else seed)
+    return models.HandWritten("float32", "momentum", own_seed() if seed is None else seed)
 
 
 def train(step: Callable[..., Any], *given: Any, first: int = 0, steps: int = STEPS) -> None:
