@@ -108,14 +108,9 @@ def test_every_rank_follows_the_same_plan(equality: Job, case: str) -> None:
 
 @each()
 def test_new_plans_take_effect_without_retracing(equality: Job, case: str) -> None:
-    # Twice where the first trace creates variables, as for any tf.function.
-    assert equality.value(case)["traces"] <= (1 if creates_no_variables(equality, case) else 2)
+    assert equality.value(case)["traces"] == 1
 
 
 @each()
 def test_what_was_executed_was_the_plan(equality: Job, case: str) -> None:
     assert NOT_EXECUTED not in equality.log(case)
-
-
-def creates_no_variables(job: Job, case: str) -> bool:
-    return any(name.endswith("/w0") for name in job.arrays(case))

@@ -134,10 +134,8 @@ class Keras:
             "sgd": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
             "adam": lambda: tf.keras.optimizers.Adam(0.01),
         }[optimizer]()
-        # Slots of the other optimizer are made inside of the step, as in most scripts; TensorFlow
-        # then traces the step twice.
-        if optimizer == "adam":
-            self.optimizer.build(self.model.trainable_variables)
+        # TensorFlow traces a step twice in which slots are created; scripts in tests/real do.
+        self.optimizer.build(self.model.trainable_variables)
 
     def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
