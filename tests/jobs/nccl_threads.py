@@ -14,7 +14,7 @@ cases = Cases()
 
 @cases
 def default_threads() -> Any:
-    model = models.HandWritten("float64", "adam")
+    model = models.HandWritten("float64", "momentum")
     budget = {"max_tuning_steps": 20, "tuning": tf_libra.Tuning(max_seconds=1e6)}
     step = tf_libra.optimize("libra", engine="horovod", **budget)(tf.function(model.step))
     for number in range(24):
