@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.autotune.machine import NUM_WORKERS, PROFILE
-from tf_libra.autotune import Phase, trial_schedule
+from tf_libra.autotune import Phase, TrialResult, trial_schedule
 from tf_libra.autotune.budget import Budget, BudgetTracker
 from tf_libra.autotune.observations import Observations
 from tf_libra.autotune.sampling_plans import one_group_plan, tensor_specs
@@ -33,6 +33,16 @@ def test_first_step_of_a_plan_is_marked_and_untraced(tried) -> None:
         assert not (trial.is_first and trial.traced)
         seen.add(trial.plan.fingerprint)
     assert seen
+
+
+def test_trial_without_a_result_is_repeated_but_for_the_first_of_a_plan() -> None:
+    tried = list(trial_schedule.measuring_trials(SPECS, (1, 2, 4), NUM_WORKERS))[:2]
+    budget = BudgetTracker(Budget(max_steps=10))
+    running = trial_schedule.run_trials(iter(tried), Observations(), budget)
+    assert next(running) is tried[0]
+    assert running.send(None) is running.send(None) is tried[1]
+    with pytest.raises(StopIteration):
+        running.send(TrialResult(None, (), "the clock was set during the step"))
 
 
 def test_measuring_communicates_after_backward() -> None:

@@ -99,6 +99,24 @@ def test_first_call_that_fails_without_a_rewritten_graph_is_an_engine_error(
         activator.call(1, fail, traced=False)
 
 
+def test_first_call_that_fails_before_its_graph_is_made_leaves_the_profile_to_the_next(
+    engine: Engine, activator: PlanActivator
+) -> None:
+    train = step()
+    activator.activate(ONE)
+
+    def fail() -> None:
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(EngineError, match=r"rank 0"):
+        activator.call(1, fail, traced=False)
+    engine.set_step(1)
+    activator.call(1, lambda: train(INPUTS), traced=False)
+    engine.set_step(2)
+    _, observation = activator.call(2, lambda: train(INPUTS), traced=True)
+    assert observation is not None and observation.production is not None, observation
+
+
 def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
     activator: PlanActivator, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,11 +30,19 @@ TRACED_SAMPLES = 2
 def run_trials(
     trials: Iterator[Trial], observations: Observations, budget: BudgetTracker
 ) -> Generator[Trial, TrialResult | None, None]:
-    """Yields trials until the budget is spent; records the results that are sent."""
+    """Yields trials until the budget is spent; records the results that are sent.
+
+    A trial without a result is repeated, unless it is the first of its plan: the step has failed,
+    as at the end of a data set, or the one before it, so that this one has made the plan's graph.
+    """
     for trial in trials:
-        if not budget.take_step(trial.is_first):
-            return
-        result = yield trial
+        result = None
+        while result is None:
+            if not budget.take_step(trial.is_first):
+                return
+            result = yield trial
+            if trial.is_first:
+                break
         if result is not None:
             observations.record(trial, result)
 

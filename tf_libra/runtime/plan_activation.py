@@ -147,7 +147,8 @@ class PlanActivator:
         return result
 
     def _profiled_first(self, plan: Plan, function: Callable[[], Any]) -> Any:
-        if self._control.rank > 0 or plan.fingerprint in self._profilers:
+        known = self._profilers.get(plan.fingerprint)
+        if self._control.rank > 0 or (known is not None and known.has_graph):
             # TensorFlow shows the graph of a plan only when it instantiates the graph.
             return function()
         profiler = StepProfiler(self._backend, plan, self._weights)

@@ -83,6 +83,11 @@ class StepProfiler:
     _sources: GradientSources | None = field(default=None, init=False)
     _problem: str = field(default="", init=False)
 
+    @property
+    def has_graph(self) -> bool:
+        """Returns whether the graph is known; False if the first call failed before it was made."""
+        return self._sources is not None
+
     def first(self, call: Callable[[], Any]) -> Any:
         """Makes the plan's first call, in which TensorFlow instantiates the graph.
 
