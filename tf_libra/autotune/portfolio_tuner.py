@@ -79,6 +79,7 @@ def _tune(problem: TuningProblem, strategy: PortfolioStrategy) -> Tuner:
             notes,
             problem.runs_streams,
             settings,
+            overlaps=problem.overlaps,
         )
         if found.best is None:
             continue

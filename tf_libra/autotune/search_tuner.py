@@ -62,7 +62,15 @@ def _tune(problem: TuningProblem, strategy: SearchableStrategy) -> Tuner:
         described = "; ".join(setting.describe() for setting in settings)
         notes.append(f"the search started with the best settings of a similar job: {described}")
     found = yield from search(
-        packed, strategy, num_workers, budget, steps, notes, problem.runs_streams, settings
+        packed,
+        strategy,
+        num_workers,
+        budget,
+        steps,
+        notes,
+        problem.runs_streams,
+        settings,
+        overlaps=problem.overlaps,
     )
     result = search_result(
         found, profile, packed, strategy, tensors, num_workers, notes, problem.runs_streams

@@ -60,8 +60,10 @@ class TuningProblem:
         leaves_records: False if only a trace shows when all-reduces ran.
         wire: format to which plans may round tensors on their way; None: to none.
         tries_gathers: whether plans may have gathers, and take part in races.
-        overlaps_calls: whether gathers go on after a step of a race under any plan, not only under
-            a plan with gathers.
+        overlaps_calls: whether gathers go on after a step of a search or race under any plan, not
+            only under a plan with gathers.
+        whole_updates: names of tensors whose updates every rank makes, also under a plan with
+            gathers.
         active_plan: plan that only a clearly faster plan may replace; None if there is none.
         find_warm_start: returns the warm start from a similar job, given the measured network rate
             in bytes per second; None if no job is similar.
@@ -91,7 +93,7 @@ class TuningProblem:
         return (None,) if self.wire is None else (None, self.wire.dtype)
 
     def overlaps(self, plan: Plan) -> bool:
-        """Returns whether gathers go on after a step of a race under a plan."""
+        """Returns whether gathers go on after a step of a search or race under a plan."""
         return self.overlaps_calls or bool(plan.gathers)
 
 

@@ -168,12 +168,12 @@ class TuningSession:
     def _shards(self, plan: Plan) -> bool:
         """Returns whether the next call may shard updates.
 
-        The cost model is fitted to whole all-reduces. Steps of a race run like those under an
-        active plan.
+        The cost model is fitted to whole all-reduces. Steps of a search or race run like those
+        under an active plan, so that a graph is instantiated once for both.
         """
         if self._options.shard_updates == "auto":
             return bool(plan.gathers)
-        return self.state.is_running or self.state.phase is Phase.RACE
+        return self.state.is_running or self.state.phase in (Phase.SEARCH, Phase.RACE)
 
     def _execute(self, call: Callable[[], Any], traced: bool, sharding: str) -> Any:
         if self._is_recorded_untraced():

@@ -1,5 +1,6 @@
 """Searches on a simulated machine."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,15 @@ def test_first_step_of_a_plan_is_not_measured() -> None:
         assert experiment.is_first == (experiment.plan.fingerprint not in seen)
         seen.add(experiment.plan.fingerprint)
     assert len(found.trials) == sum(not experiment.is_first for experiment in experiments)
+
+
+def test_measured_step_overlaps_with_gathers_of_another_step_under_its_plan() -> None:
+    found, experiments, _ = run(60, overlaps=lambda plan: True)
+    measured = [after for after in experiments if after.is_consecutive]
+    assert len(found.trials) == len(measured) > 10
+    for before, after in itertools.pairwise(experiments):
+        if after.is_consecutive:
+            assert after.plan == before.plan and not (after.is_first or before.is_consecutive)
 
 
 def test_search_starts_with_initial_settings_and_one_unit() -> None:

@@ -343,7 +343,7 @@ def tuned_with_gathers() -> Any:
 
 
 def tried(shard: bool | str) -> Any:
-    """Trains under plans that trials take turns with, and under the last one."""
+    """Trains under plans that a search and trials take turns with, and under the last one."""
     ours, theirs = Network("written"), Network("written")
     values = [weight.value for weight in ours.weights]
     whole = models.plan_of(values, SIZE, [0, 2, len(values)], [1, 2])
@@ -353,8 +353,8 @@ def tried(shard: bool | str) -> Any:
 
     def tuner(*args: Any, **options: Any) -> Any:
         yield Trial(Phase.MEASURE, whole, traced=False)
-        for plan in (whole, other, other, whole, whole, other, other):
-            yield Trial(Phase.RACE, plan, traced=False)
+        for number, plan in enumerate((whole, other, other, whole, whole, other, other)):
+            yield Trial(Phase.SEARCH if number < 3 else Phase.RACE, plan, traced=False)
         return TuningResult(other)
 
     options = config.resolve({"strategy": "libra", "shard_updates": shard})

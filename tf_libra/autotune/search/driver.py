@@ -1,6 +1,6 @@
 """Search driver: runs a search in training steps, one iteration of the bandit each."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tf_libra.autotune.budget import BudgetTracker
@@ -63,6 +63,7 @@ def search(
     runs_streams: bool = True,
     initial: Sequence[CommConfig] = (),
     factories: Mapping[str, Factory] = SEARCHERS,
+    overlaps: Callable[[Plan], bool] = lambda plan: False,
 ) -> Generator[Trial, TrialResult | None, Search]:
     """Yields trials of settings until the steps or all proposals are spent; sent their results.
 
@@ -80,6 +81,8 @@ def search(
         parts of tensors.
       initial: settings to start with, the most promising first.
       factories: searchers by name.
+      overlaps: returns whether gathers go on after a step under a plan. An unmeasured step precedes
+        each of its measured steps, which so overlaps with gathers, too.
     """
     space = Space.for_strategy(strategy, profile, runs_streams)
     searchers = _make_searchers(space, strategy.seed, factories, notes)
@@ -100,11 +103,14 @@ def search(
             name, setting = proposal
         plan = plans.get(setting)
         seconds = None
-        for is_first in (True, False) if plans.is_new(plan) else (False,):
+        is_new, is_pair = plans.is_new(plan), overlaps(plan)
+        for is_measured in (False, True) if is_new or is_pair else (True,):
+            is_first = is_new and not is_measured
             if steps_left <= 0 or not budget.take_step(is_first):
                 return found
             steps_left -= 1
-            result = yield Trial(Phase.SEARCH, plan, traced=False, is_first=is_first)
+            follows = is_pair and is_measured
+            result = yield Trial(Phase.SEARCH, plan, False, is_first, is_consecutive=follows)
             seconds = None if result is None else result.seconds
         if seconds is None or seconds <= 0:  # the step was not observed
             continue
