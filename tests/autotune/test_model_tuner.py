@@ -210,9 +210,12 @@ def test_strategy_of_gathers_all_reduces_if_no_update_can_be_sharded(tries_gathe
     assert predicted is not None and predicted.backward_seconds == tuned.plan.predicted_seconds
 
 
-def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
+@pytest.mark.parametrize("num_whole", [0, 2])
+def test_steps_that_overlap_under_any_plan_are_measured_in_pairs(num_whole: int) -> None:
+    """Predictions know of updates that every rank makes."""
     machine = Machine(forward_seconds=BEFORE, model=SHARED.with_link_rate(0.5))
-    options = {"tries_gathers": True, "overlaps_calls": True}
+    whole = PROFILE.names[:num_whole]
+    options = {"tries_gathers": True, "overlaps_calls": True, "whole_updates": whole}
     tuned, experiments = drive(machine, budget=Budget(max_steps=100), **options)
     raced = [
         experiment
@@ -227,6 +230,9 @@ def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
         if not plan.gathers:
             plan = replace(plan, gathers=plan.groups[::-1])
         assert candidate.predicted_seconds == tuned.predicted_step(plan)
+    longer = replace(tuned, whole_updates=PROFILE.names).predicted_step(tuned.plan)
+    usual = replace(tuned, whole_updates=()).predicted_step(tuned.plan)
+    assert tuned.whole_updates == whole and longer != usual
 
 
 def test_strategy_without_a_race_gets_none() -> None:

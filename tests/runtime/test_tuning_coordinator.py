@@ -1,6 +1,7 @@
 """Rank 0's drift checks, and what it decides after them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -22,8 +23,10 @@ from tf_libra.autotune import (
 from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.backends.engine import Engine
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime import grappler
 from tf_libra.runtime.directive import Decision, KeepPlan
-from tf_libra.runtime.tuning_coordinator import TuningCoordinator
+from tf_libra.runtime.grappler import GraphReport, PlacedGroup, PlacedTensor, RewriteReport
+from tf_libra.runtime.tuning_coordinator import TuningCoordinator, with_reported_updates
 
 KEEP, TRY = KeepPlan(then_try=False), KeepPlan(then_try=True)
 
@@ -54,6 +57,25 @@ def watching(engine: Engine, seconds: float, source: PlanSource) -> TuningCoordi
     found = TuningCoordinator(engine, options, RunReporter(options), tensors, {}, tuner)
     found.on_activated(tried, source, is_watched=True)
     return found
+
+
+def test_result_predicts_updates_that_the_pass_has_left_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuned = result(1.0)
+    first, second, *others = tuned.plan.tensor_names
+
+    def group(index: int, names: Sequence[str], whole: str = "") -> PlacedGroup:
+        tensors = tuple(PlacedTensor(name, "") for name in names)
+        return PlacedGroup(index, "", 1, 0, "float", tensors, (), not whole, whole)
+
+    groups = group(0, [first, second], "a print reads the gradient"), group(1, others)
+    found = RewriteReport((GraphReport("step", True, groups, (), ()),))
+    monkeypatch.setattr(grappler, "report", lambda plan: found)
+    reported = with_reported_updates(replace(tuned, whole_updates=(second,)))
+    assert reported.whole_updates == (second, first)
+    assert with_reported_updates(reported) is reported
+    assert TuningResult.from_json(reported.to_json()) == reported
 
 
 def run_to_check(coordinator: TuningCoordinator, seconds: float, step: int) -> Decision:

@@ -113,6 +113,34 @@ def test_reduce_scatters_take_half_and_ranks_update_their_part(data, profile, co
     assert timeline.boundary_seconds == half.step_seconds
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.data(), reference.profiles(max_tensors=6), reference.any_costs((1, 2, 4)))
+def test_groups_whose_updates_stay_whole_are_all_reduced_and_not_gathered(data, profile, cost):
+    profile = with_forward(profile, data)
+    plan = plans(profile, cost, data)
+    every = simulate(profile, plan, cost, profile.names)
+    usual = simulate(profile, dataclasses.replace(plan, gathers=()), cost)
+    assert (every.stages, every.boundary_seconds) == (usual.stages, usual.step_seconds)
+    scale = every.step_seconds + float(profile.forward_seconds.sum())
+    assert every.forward_delay_seconds == pytest.approx(0.0, abs=1e-9 * scale)
+    # Without computation, each group of one tensor takes its own time.
+    tensors = [
+        dataclasses.replace(tensor, compute_seconds=0.0, update_seconds=0.0)
+        for tensor in profile.tensors
+    ]
+    idle = dataclasses.replace(profile, tensors=tuple(tensors))
+    whole = data.draw(st.sets(st.sampled_from(profile.names)))
+    timeline, phase = simulate(idle, plan, cost, whole), cost.one_phase()
+    alone = [
+        float((cost if name in whole else phase).exclusive_all_reduce(size, group.num_threads))
+        for name, size, group in zip(idle.names, plan.num_bytes, plan.groups, strict=True)
+    ]
+    assert timeline.backward_seconds == pytest.approx(sum(alone), rel=1e-9)
+    for gather, span in zip(plan.gathers, timeline.gathers, strict=True):
+        is_left = whole.issuperset(idle.names[gather.start : gather.stop])
+        assert not is_left or span.start_seconds == span.end_seconds
+
+
 def test_forward_pass_of_unknown_layers_is_the_rest_of_the_step():
     profile = tf_libra.BackwardProfile.from_arrays([4, 4], [1.0, 3.0])
     assert profile.forward_seconds.tolist() == [0.0, 0.0]

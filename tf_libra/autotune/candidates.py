@@ -115,9 +115,11 @@ def plan_with_gathers(result: TuningResult, strategy: strategies.Strategy) -> Pl
     profile, model = result.whole_profile, result.cost_model
     assert profile is not None and model is not None
     try:
-        return make_plan(profile, model, strategy, gathers=True)
+        plan = make_plan(profile, model, strategy, gathers=True)
     except ValueError:  # the planner finds no plan under this model
         return None
+    timeline = result.predicted(plan)  # it knows of updates that stay whole
+    return plan if timeline is None else replace(plan, predicted_seconds=timeline.backward_seconds)
 
 
 def gathered_by_groups(plan: Plan) -> Plan:

@@ -181,7 +181,8 @@ def _plan(problem: TuningProblem, fitted: TuningResult, notes: list[str]) -> Pla
         ]
         if not problem.tries_gathers:
             plans = [_without_gathers(plan, profile, model) for plan in plans]
-        seconds = [simulate(profile, plan, model).step_seconds for plan in plans]
+        whole = problem.whole_updates
+        seconds = [simulate(profile, plan, model, whole).step_seconds for plan in plans]
         if problem.wire is not None:
             notes.append(
                 f"predicted backward and updates: {formatting.time(seconds[0])}, or"

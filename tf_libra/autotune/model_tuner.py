@@ -90,6 +90,7 @@ def measure_and_plan(problem: TuningProblem) -> Tuner:
         result,
         is_complete=is_complete and result.cost_model is not None,
         bytes_per_second=observations.bytes_per_second(num_workers),
+        whole_updates=tuple(problem.whole_updates),
     )
 
 

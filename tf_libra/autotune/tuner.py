@@ -84,6 +84,7 @@ class TuningProblem:
     wire: WireFormat | None
     tries_gathers: bool
     overlaps_calls: bool
+    whole_updates: Sequence[str]
     active_plan: Plan | None
     find_warm_start: Callable[[float | None], WarmStart | None]
 
@@ -160,6 +161,7 @@ def tune(
     wire: WireFormat | None = None,
     tries_gathers: bool = False,
     overlaps_calls: bool = False,
+    whole_updates: Sequence[str] = (),
     active_plan: Plan | None = None,
     find_warm_start: Callable[[float | None], WarmStart | None] = lambda bytes_per_second: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -183,6 +185,7 @@ def tune(
         wire: see `TuningProblem`.
         tries_gathers: see `TuningProblem`.
         overlaps_calls: see `TuningProblem`.
+        whole_updates: see `TuningProblem`.
         active_plan: see `TuningProblem`.
         find_warm_start: see `TuningProblem`.
         should_stop: returns True to end tuning before the budget is spent.
@@ -203,6 +206,7 @@ def tune(
         wire,
         tries_gathers,
         overlaps_calls,
+        whole_updates,
         active_plan,
         find_warm_start,
     )

@@ -54,6 +54,8 @@ class TuningResult(Document):
             all-reduces; None if not measured.
         bytes_per_second: send rate of a worker in an all-reduce without overlap; None if not
           measured.
+        whole_updates: names of tensors whose updates every rank makes, also under a plan with
+          gathers.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -73,8 +75,10 @@ class TuningResult(Document):
     contention: AtLeastOne | None = None
     bytes_per_second: Positive | None = None
     held_out_backward_error: NonNegative | None = None
+    whole_updates: tuple[str, ...] = ()
 
     FORMAT: ClassVar = "tf-libra conclusion"
+    SPARSE: ClassVar = ("whole_updates",)
 
     @property
     def whole_profile(self) -> BackwardProfile | None:
@@ -93,7 +97,7 @@ class TuningResult(Document):
         if profile is None or self.cost_model is None:
             return None
         try:
-            return simulate(profile, plan, self.cost_model)
+            return simulate(profile, plan, self.cost_model, self.whole_updates)
         except ValueError:
             return None
 

@@ -1,7 +1,7 @@
 """Rank 0's decisions: the plan that each trial runs, and whether the active plan is kept."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.world import cores_per_worker
 from tf_libra.profiling.profiler_session import find_profiler_conflict
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime import grappler
 from tf_libra.runtime.directive import Decision, KeepPlan
 from tf_libra.runtime.plan_activation import check_plan_can_run, check_plan_fits
 from tf_libra.runtime.plan_cache import PlanCache
@@ -45,6 +46,7 @@ class TuningCoordinator:
         environment: Mapping[str, str],
         tuner: Callable[..., Tuner],
         can_shard: bool = False,
+        whole_updates: Sequence[str] = (),
     ) -> None:
         """Reads the plan cache, and begins to tune if it has no result.
 
@@ -56,6 +58,7 @@ class TuningCoordinator:
             environment: conditions on which measured times depend, by name.
             tuner: called like `tf_libra.autotune.tune`.
             can_shard: whether updates of these gradients can be sharded.
+            whole_updates: names of gradients whose updates cannot.
         """
         self._control = control
         self._options = options
@@ -63,7 +66,7 @@ class TuningCoordinator:
         self._reporter = reporter
         self._tensors = tensors
         self._make_tuner = tuner
-        self._can_shard = can_shard
+        self._can_shard, self._whole_updates = can_shard, tuple(whole_updates)
         self._local_size = int(environment.get("local_size", "1"))
         self._retuner: Retuner | None = None
         self._cache = PlanCache.for_gradients(
@@ -119,6 +122,7 @@ class TuningCoordinator:
                 wire=self._wire,
                 tries_gathers=self._can_shard and self._options.overlaps_calls,
                 overlaps_calls=self._can_shard and self._options.shard_updates == "overlap",
+                whole_updates=self._whole_updates,
                 should_stop=lambda: pause.is_spent,
                 **more,
             )
@@ -162,6 +166,7 @@ class TuningCoordinator:
             except StopIteration as finished:
                 decision = finished.value
         if isinstance(decision, TuningResult):
+            decision = with_reported_updates(decision)
             self._cache.store(decision)
         return decision, PlanSource.TUNED
 
@@ -214,3 +219,17 @@ class TuningCoordinator:
         """Records the seconds of a step under a plan that is tried out."""
         if self._retuner is not None:
             self._retuner.drift.record_trial(seconds)
+
+
+def with_reported_updates(result: TuningResult) -> TuningResult:
+    """Returns a result that predicts its plan with the updates that the pass has left whole."""
+    reported = {
+        name
+        for group in grappler.report(result.plan).latest.groups
+        if group.whole
+        for name in group.tensor_names
+    }
+    if reported <= {*result.whole_updates}:
+        return result
+    whole = tuple(dict.fromkeys((*result.whole_updates, *sorted(reported))))
+    return replace(result, whole_updates=whole)

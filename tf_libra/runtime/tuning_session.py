@@ -97,8 +97,9 @@ class TuningSession:
         if given is not None:
             self._activate(TuningResult(given), PlanSource.USER)
         elif control.rank == 0:
+            whole = [tensor.name for tensor in tensors if weights and tensor.name not in weights]
             self._coordinator = TuningCoordinator(
-                control, options, reporter, tensors, environment, tuner, bool(weights)
+                control, options, reporter, tensors, environment, tuner, bool(weights), whole
             )
 
     def _begin(self, phase: Phase) -> None:

@@ -1,6 +1,7 @@
 """Simulation of any data-parallel plan."""
 
 import math
+from collections.abc import Collection
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
@@ -8,17 +9,27 @@ from tf_libra.simulation.gathers import add_gathers
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.streams import simulate_streams
 from tf_libra.simulation.timeline import Timeline
+from tf_libra.simulation.whole_groups import WholeGroups
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
 
-def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
+def simulate(
+    profile: BackwardProfile, plan: Plan, cost: CostModel, whole: Collection[str] = ()
+) -> Timeline:
     """Returns the timeline of a plan under a cost model, in continuous time.
 
     The number of workers is the cost model's, even if the plan was made for another one. Under a
     plan with a `wire_dtype` the bytes that travel count; a mixture of dtypes counts by its average.
     With gathers, each phase takes half of an all-reduce's bytes and hops, and each rank updates its
     part alone.
+
+    Args:
+      profile: the tensors.
+      plan: the plan.
+      cost: the cost model.
+      whole: names of tensors whose updates every rank makes, also if the plan has gathers. Their
+        groups are all-reduced then, and the weights of these groups are not gathered.
 
     Raises:
       ValueError: the plan has other tensors, a rate is not positive at a group's threads, or the
@@ -37,10 +48,11 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
         cost = cost.on_wire(plan.wire_share, profile.bytes_per_effective)
     simulated = simulate_streams if plan.num_streams > 1 else simulate_sequential
     if plan.gathers:
-        profile, cost = owned_problem(profile, cost)
-    timeline = simulated(profile, plan, cost)
-    if plan.gathers:
-        timeline = add_gathers(timeline, profile, plan, cost)
+        groups = WholeGroups.of_plan(plan, cost, whole)
+        profile, cost = groups.owned_updates(profile), cost.one_phase()
+        timeline = add_gathers(simulated(profile, plan, cost, groups), profile, plan, cost, groups)
+    else:
+        timeline = simulated(profile, plan, cost)
     if not math.isfinite(timeline.step_seconds):
         raise ValueError(
             "the seconds of profile and the times of cost must add up to a finite number, got"

@@ -20,12 +20,17 @@ import numpy as np
 
 from tf_libra.cost_model import CostModel
 from tf_libra.simulation.timeline import GroupSpan, Timeline
+from tf_libra.simulation.whole_groups import WholeGroups
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
 
 def add_gathers(
-    timeline: Timeline, profile: BackwardProfile, plan: Plan, cost: CostModel
+    timeline: Timeline,
+    profile: BackwardProfile,
+    plan: Plan,
+    cost: CostModel,
+    whole: WholeGroups,
 ) -> Timeline:
     """Returns the timeline with the plan's gathers and the forward pass behind it.
 
@@ -34,8 +39,9 @@ def add_gathers(
       profile: the tensors.
       plan: a plan with gathers.
       cost: cost of all-gathers.
+      whole: groups whose weights are not gathered.
     """
-    sizes = np.array(plan.gather_bytes)
+    sizes = whole.gathered_bytes(plan)
     threads = np.array([gather.num_threads for gather in plan.gathers])
     overlapped = cost.overlapped_all_reduce(sizes, threads).tolist()
     exclusive = cost.exclusive_all_reduce(sizes, threads).tolist()

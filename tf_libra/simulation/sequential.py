@@ -5,10 +5,14 @@ group is all-reduced, but backward computation has priority. So updates begin af
 overlap the remaining all-reduces, contend with them as backward computation does, and end the step.
 """
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
+from tf_libra.simulation.whole_groups import WholeGroups
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
@@ -32,13 +36,25 @@ def stage_times(
     return computation, 0.0, exclusive * (1 - computation / overlapped)
 
 
-def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
+def simulate_sequential(
+    profile: BackwardProfile, plan: Plan, cost: CostModel, whole: WholeGroups | None = None
+) -> Timeline:
+    """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15).
+
+    Args:
+      profile: the tensors.
+      plan: the plan.
+      cost: cost of its groups.
+      whole: groups with a cost of their own; None if there are none.
+    """
     sizes = np.array(effective_group_bytes(profile, plan))
     threads = np.array([group.num_threads for group in plan.groups])
-    overlapped = cost.overlapped_all_reduce(sizes, threads)
-    exclusive = cost.exclusive_all_reduce(sizes, threads)
-    rates = cost.mean_compute_rate(sizes, threads)
+    overlapped, exclusive, rates = _costs(cost, sizes, threads)
+    if whole is not None and whole.groups.any():
+        of_whole = _costs(whole.cost, sizes, threads)
+        overlapped, exclusive, rates = np.where(
+            whole.groups, of_whole, (overlapped, exclusive, rates)
+        )
     left_at_start = left_when_ready(profile, plan)
 
     clock, left = 0.0, float(profile.compute_after[0])  # left: s_b
@@ -75,6 +91,17 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
             ready.append(clock)
     updated = spans[-1].end_seconds + pending if profile.has_updates else 0.0
     return Timeline(tuple(stages), tuple(spans), updated)
+
+
+def _costs(
+    cost: CostModel, sizes: NDArray[Any], threads: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Returns p + a, q + a and the rate of computation for each group."""
+    return (
+        cost.overlapped_all_reduce(sizes, threads),
+        cost.exclusive_all_reduce(sizes, threads),
+        cost.mean_compute_rate(sizes, threads),
+    )
 
 
 def updates_of_groups(profile: BackwardProfile, plan: Plan) -> list[float]:

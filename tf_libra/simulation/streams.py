@@ -17,6 +17,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.simulation.event_simulator import Task, TaskSpan, simulate_tasks
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
+from tf_libra.simulation.whole_groups import WholeGroups
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.effective_bytes import effective_group_bytes
 from tf_libra.specs.plan import Plan
@@ -43,17 +44,27 @@ class _AllReduce:
         return 1 / (self.alone[computing] + others * self.penalty[computing])
 
 
-def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
+def simulate_streams(
+    profile: BackwardProfile, plan: Plan, cost: CostModel, whole: WholeGroups | None = None
+) -> Timeline:
     """Returns the timeline of a plan whose groups may be on several streams.
+
+    Args:
+      profile: the tensors.
+      plan: the plan.
+      cost: cost of its groups.
+      whole: groups with a cost of their own; None if there are none.
 
     Raises:
       ValueError: a rate is not positive at the total threads of concurrent all-reduces.
     """
     groups = plan.groups
     count = len(groups)
+    costs = [cost if whole is None or not whole.groups[i] else whole.cost for i in range(count)]
+    sizes = effective_group_bytes(profile, plan)
     all_reduces = [
-        _all_reduce(size, group.num_threads, plan.contention, cost)
-        for size, group in zip(effective_group_bytes(profile, plan), groups, strict=True)
+        _all_reduce(size, group.num_threads, plan.contention, each)
+        for size, group, each in zip(sizes, groups, costs, strict=True)
     ]
     # Tasks 0 to K - 1: the computation until each group is complete. K to 2K - 1: the groups.
     left = [float(profile.compute_after[0]), *left_when_ready(profile, plan)]
