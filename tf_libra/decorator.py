@@ -146,7 +146,8 @@ class Optimized:
         """Runs the function with arguments for which its graph holds `num_steps` training steps.
 
         All-reduces of different steps are never fused. Run single steps unless `runs_several`,
-        since measurements and plans are those of one step.
+        since measurements and plans are those of one step. It may become False again, while "auto"
+        compares strategies for step times that have changed.
         """
         return self._step(num_steps, args, kwargs)
 

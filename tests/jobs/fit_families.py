@@ -1,7 +1,8 @@
 """Cases of `fit` while one rank trains for all, or ranks train in stages, for `keras_fit.py`."""
 
 import contextlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -10,13 +11,15 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
-from forced_families import every_family_in_trials
+from forced_families import FIRST, every_family_in_trials
 from harness import FOLDER, RANK, SIZE, Cases
 from keras_models import SHARD, References, compiled, plain_model
 from keras_models import STEPS as BATCHES
 from keras_models import data as shares
 
 import tf_libra.keras
+from tf_libra.runtime import family_trials
+from tf_libra.runtime.family_choice import FamilyWatch
 from tf_libra.strategies import Auto, DeepPool, OneRank, Spp
 
 SHARE, STEPS, EPOCHS = 4, 4, 2
@@ -184,10 +187,24 @@ def uneven(alone: bool) -> tf.data.Dataset:
     return batches.take(BATCHES - 1).concatenate(last)
 
 
+@contextlib.contextmanager
+def drifting(chosen: str) -> Iterator[None]:
+    """Lets step times change in the next step, and a family win the trials that follow."""
+    due = mock.PropertyMock(side_effect=itertools.chain([True], itertools.repeat(False)))
+    with (
+        every_family_in_trials(chosen),
+        mock.patch.object(family_trials, "NUM_ROUNDS", 2),
+        mock.patch.object(FamilyWatch, "is_due", due),
+        mock.patch.object(FamilyWatch, "has_drifted", lambda *_: True),
+    ):
+        yield
+
+
 def through_trials(alone: bool) -> Any:
     """Fits through trials that one rank wins, with callbacks that read and write variables.
 
-    Then fits batches of which one rank has fewer.
+    Then fits batches of which one rank has fewer, and through a drift to data parallelism, which
+    runs two steps in a graph, and back.
     """
     keras.utils.clear_session()
     model = compiled(plain_model, steps_per_execution=2)
@@ -220,7 +237,12 @@ def through_trials(alone: bool) -> Any:
         explained = fitting.explain() if fitting else ""
         plan = type(fitting.plan).__name__ if fitting else ""
         model.fit(uneven(alone), epochs=1, verbose=0)
-    last = weights(model)
+    last, plans = weights(model), []
+    for chosen in (FIRST, "one-rank"):
+        with drifting(chosen):
+            model.fit(shares(alone), epochs=5, verbose=0)
+        plans.append(type(fitting.plan).__name__ if fitting else "")
+    drifted = weights(model)
     if alone or RANK == 0:
         model.load_weights(path.format(epoch=8))
     return {
@@ -228,6 +250,8 @@ def through_trials(alone: bool) -> Any:
         "record": record.found,
         "restored": restored,
         "uneven": last,
+        "drifted": drifted,
+        "plans": plans,
         "saved": weights(model)[: len(model.trainable_variables)],
         "plan": plan,
         "explained": explained,

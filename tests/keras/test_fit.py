@@ -138,12 +138,16 @@ def test_every_family_fits_as_data_parallelism_does(
 
 @pytest.mark.parametrize("rank", range(2))
 def test_callbacks_see_what_one_process_has_through_trials_of_families(job: Job, rank: int) -> None:
-    """Also checkpoints and weights that one rank alone reads, and ranks with fewer batches."""
+    """Also checkpoints and weights that one rank alone reads, and ranks with fewer batches.
+
+    When step times change, graphs of several steps, too, are followed by trials.
+    """
     fitted, alone = job.value("family_trials", rank), reference(job, "family_trials")
+    assert fitted["plans"] == ["Plan", "OneRankPlan"], fitted["explained"]
     assert fitted["plan"] == "OneRankPlan", fitted["explained"]
     for family in ("one-rank", "spp", "deeppool"):
         assert f"{family} is left out" not in fitted["explained"]
-    for name in ("history", "restored", "uneven", "saved" if rank == 0 else "record"):
+    for name in ("history", "restored", "uneven", "drifted", "saved" if rank == 0 else "record"):
         assert_all_close(fitted[name], alone[name], 2e-5)
     assert len(alone["history"]["loss"]) == 10  # stopped early
     rates = alone["history"]["learning_rate"]

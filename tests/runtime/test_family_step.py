@@ -12,7 +12,7 @@ from tf_libra.autotune import Phase
 from tf_libra.runtime import family_step
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_step import FamilyStep
-from tf_libra.runtime.family_trials import FIRST, MAX_STEPS, UNLIKE, UNTIMED
+from tf_libra.runtime.family_trials import FIRST, MAX_STEPS, SEVERAL, UNLIKE, UNTIMED
 from tf_libra.runtime.protocol import TrialError, TuningState
 from tf_libra.runtime.training_step import TrainingFunction
 
@@ -34,6 +34,12 @@ class DataParallelism:
         self.settled = True
         self.chosen: list[str] = []  # digests of values that ranks may choose
         self.kinds: list[Any] = []  # of the arguments of steps, as exchanged
+        self.now, self.step_seconds = 0.0, 1e-3
+
+    def clock(self) -> float:
+        """Returns seconds, which every look at the clock takes a little of."""
+        self.now += 1e-6
+        return self.now
 
     @property
     def state(self) -> TuningState:
@@ -56,6 +62,7 @@ class DataParallelism:
 
     def step(self, args: Any, kwargs: Any, num_steps: int = 1) -> int:
         self.step_number += num_steps
+        self.now += num_steps * self.step_seconds
         return self.step_number
 
     def count_other_step(self, strategy: str) -> None:
@@ -271,3 +278,39 @@ def test_repeated_trials_time_data_parallelism_before_they_compare(
     assert not checks
     train(tried, 1)
     assert checks == [(5, True)]
+
+
+def train_several(step: FamilyStep, num_steps: int = 4) -> Any:
+    return step.step(((tf.zeros([4, 2]),) * num_steps,), {}, num_steps)
+
+
+def test_graphs_of_several_steps_run_until_step_times_change_and_strategies_are_compared(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tried._candidates, "check", lambda *_: None)
+    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+    monkeypatch.setattr(family_step, "choose_fastest", lambda _: FIRST)
+    train(tried, 33)
+    for _ in range(100):
+        assert tried.settled and tried.runs_several
+        train_several(tried)
+    first.step_seconds *= 3
+    num_calls = 0
+    while tried.settled and num_calls < 2000:  # `retune_overhead` limits trials
+        train_several(tried)
+        num_calls += 1
+    assert 8 < num_calls < 2000  # two comparisons at least
+    assert first.step_number == 33 + 4 * (100 + num_calls)
+    monkeypatch.setattr(family_step, "choose_fastest", lambda _: OTHER)
+    train(tried, 5 + 32)
+    assert train(tried, 1) == ["other"] and tried.settled and not tried.runs_several
+
+
+def test_script_that_runs_several_steps_before_trials_have_ended_keeps_data_parallelism(
+    first: DataParallelism, tried: FamilyStep, other: Other
+) -> None:
+    train_several(tried)
+    assert tried.settled and tried.runs_several
+    assert tried._candidates.left_out == {OTHER: SEVERAL}
+    assert train(tried, 2) == [first.step_number - 1, first.step_number]
+    assert not other.undoable

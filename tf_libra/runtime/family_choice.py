@@ -7,6 +7,9 @@ from tf_libra.autotune.drift_detector import STEPS_PER_DRIFT_CHECK, DriftDetecto
 from tf_libra.internal.codec import Document
 from tf_libra.planning.family_comparison import FamilyComparison
 
+# Least calls that a comparison takes, whose graphs may hold several steps each.
+_LEAST_CALLS_PER_CHECK = 8
+
 
 @dataclass(frozen=True)
 class FamilyChoice(Document):
@@ -44,21 +47,27 @@ class FamilyWatch:
         """
         self._max_overhead = max_overhead
         self._drift: DriftDetector | None = None
-        self._num_steps = 0
+        self._num_steps = self._num_calls = 0  # since the last comparison
 
     def on_chosen(self, seconds: float | None) -> None:
         """Begins to watch a strategy whose step took this long in trials; None if none ran."""
-        self._num_steps = 0
+        self._num_steps = self._num_calls = 0
         if self._drift is None:
             self._drift = DriftDetector(self._max_overhead, seconds)
         else:
             self._drift.on_retuned(seconds)
 
-    def record_step(self, seconds: float) -> None:
-        """Records a step of the chosen strategy."""
-        self._num_steps += 1
+    def record_step(self, seconds: float, num_steps: int = 1) -> None:
+        """Records a call of the chosen strategy.
+
+        Args:
+            seconds: seconds of each step.
+            num_steps: steps in the graph.
+        """
+        self._num_steps += num_steps
+        self._num_calls += 1
         if self._drift is not None:
-            self._drift.record_step(seconds)
+            self._drift.record_step(seconds, num_steps)
 
     def record_trial(self, seconds: float) -> None:
         """Records a step of trials."""
@@ -68,12 +77,13 @@ class FamilyWatch:
     @property
     def is_due(self) -> bool:
         """Returns whether ranks compare step times now; the same step on every rank."""
-        due = self._drift is not None and self._max_overhead > 0
-        return due and self._num_steps >= STEPS_PER_DRIFT_CHECK
+        is_watched = self._drift is not None and self._max_overhead > 0
+        has_steps = self._num_steps >= STEPS_PER_DRIFT_CHECK
+        return is_watched and has_steps and self._num_calls >= _LEAST_CALLS_PER_CHECK
 
     def has_drifted(self, num_trials: int) -> bool:
         """Compares step times; returns whether they have changed and trials are affordable."""
         assert self._drift is not None
-        self._num_steps = 0
+        self._num_steps = self._num_calls = 0
         self._drift.check()
         return self._drift.has_drifted and self._drift.affords(num_trials)

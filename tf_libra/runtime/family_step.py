@@ -20,8 +20,9 @@ from tf_libra.internal import log_utils
 from tf_libra.planning.family_comparison import FamilyComparison
 from tf_libra.reporting.family_table import describe_families
 from tf_libra.reporting.records.record_types import Record
+from tf_libra.runtime.cached_choice import load_choice, store_choice
 from tf_libra.runtime.family_candidates import FamilyCandidates
-from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
+from tf_libra.runtime.family_choice import FamilyWatch
 from tf_libra.runtime.family_options import describe_error
 from tf_libra.runtime.family_report import compare_families, show_families
 from tf_libra.runtime.family_trials import (
@@ -31,6 +32,7 @@ from tf_libra.runtime.family_trials import (
     MAX_SECONDS_OF_ALL,
     MAX_STEPS,
     REFERENCE_STEPS,
+    SEVERAL,
     UNLIKE,
     UNTIMED,
     Turns,
@@ -201,16 +203,16 @@ class FamilyStep:
             self._begin()
         if self._is_alone:
             return self._first.step(args, kwargs, num_steps)
-        may_be_other = not self._is_chosen or self._chosen != FIRST
+        may_be_other = num_steps == 1 and not (self._is_chosen and self._chosen == FIRST)
         values = self._first.chosen_values(args, kwargs) if may_be_other else []
         if values is None:
             return self._first.step(args, kwargs)  # perhaps on this rank alone
         self._number_steps_from(max(step.step_number for step in self._every_step))
         self._active = FIRST
-        if num_steps != 1 or is_weighted():
-            # No other strategy runs several steps, or ranks without a batch.
-            self._is_chosen |= num_steps != 1 and not self._turns.have_begun
+        if is_weighted():  # no other strategy trains while ranks have no batch
             return self._first.step(args, kwargs, num_steps)
+        if num_steps != 1:
+            return self._run_several(args, kwargs, num_steps)
         if not self._is_cache_read and self._first.state.origin is PlanSource.CACHED:
             self._use_cached(args, kwargs)
         if not self._compare_ranks(args, kwargs, values):
@@ -246,19 +248,32 @@ class FamilyStep:
             self._choose(FIRST)
         return False
 
-    def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_several(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int) -> Any:
+        """Runs a graph of several steps, which data parallelism alone has.
+
+        It is no trial: if step times have changed, the single steps that follow are.
+        """
+        if not self._is_chosen and not self._turns.have_begun:  # none may follow
+            self._candidates.leave_out_unless((), SEVERAL)
+            self._is_chosen, self._chosen = True, FIRST
+        if self._is_chosen and self._chosen == FIRST and not self._has_drifted():
+            return self._run_chosen(args, kwargs, num_steps)
+        return self._first.step(args, kwargs, num_steps)
+
+    def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
         self._active = self._chosen
         is_steady = self._step.settled
         start = time.perf_counter()
-        result = self._run_active(args, kwargs)
+        result = self._run_active(args, kwargs, num_steps)
         if is_steady:
-            self._watch.record_step(time.perf_counter() - start)
+            seconds = (time.perf_counter() - start) / num_steps
+            self._watch.record_step(seconds, num_steps)
         return result
 
-    def _run_active(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_active(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
         """Runs a step of the active strategy, or of data parallelism if it cannot run."""
         if self._active == FIRST:
-            return self._first.step(args, kwargs)
+            return self._first.step(args, kwargs, num_steps)
         name = self._active
         self._candidates.steps[name].is_undoable = not self._is_chosen
         try:
@@ -358,38 +373,23 @@ class FamilyStep:
         """Goes on with a strategy."""
         self._active = self._chosen = name
         self._is_chosen = True
-        self._show_families(self._compare_families())
+        families = self._compare_families()
+        self._show_families(families)
         self._watch.on_chosen(self._medians.get(name))
-        if self._first.cache is not None:
-            self._first.cache.store_family(self._choice)
+        store_choice(self._first, families, self._candidates.steps.get(name))
 
     def _show_families(self, families: FamilyComparison) -> None:
         self._families = families
         step = max(self._num_steps, 1)
         show_families(self._first, families, step, self._remark, bool(self._medians))
 
-    @property
-    def _choice(self) -> FamilyChoice:
-        """The outcome of trials, for later jobs."""
-        assert self._families is not None
-        if self._chosen == FIRST:
-            return FamilyChoice(FIRST, self._families)
-        step = self._candidates.steps[self._chosen]
-        return FamilyChoice(self._chosen, self._families, step.plan.to_json(), step.computation)
-
     def _use_cached(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Goes on with the strategy that has won the trials of an earlier job."""
         self._is_cache_read = True
-        cache = self._first.cache
-        found = None if cache is None else cache.load_family()
-        document, *_ = self._first.exchange(None if found is None else found.to_document())
-        if document is None:
+        choice = load_choice(self._first)
+        if choice is None or not self._candidates.follow(choice, args, kwargs):
             return
-        choice = FamilyChoice.from_document(document)
-        if not self._candidates.follow(choice, args, kwargs):
-            return
-        self._source = " of an earlier job"
-        self._medians = choice.measured_seconds
+        self._source, self._medians = " of an earlier job", choice.measured_seconds
         self._active = self._chosen = choice.name
         self._is_chosen = True
         self._watch.on_chosen(self._medians.get(choice.name))

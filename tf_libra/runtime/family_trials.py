@@ -55,6 +55,9 @@ UNTIMED = f"trials have taken {formatting.time(MAX_SECONDS_OF_ALL)} without its 
 UNLIKE = f"in {MAX_STEPS} steps, ranks had unlike arguments, or other values that they compute with"
 """Reason of strategies for which ranks need the same kinds of arguments, and the same values."""
 
+SEVERAL = "the script ran several steps in one graph before trials had ended"
+"""Reason of strategies that run single steps."""
+
 
 def describe_unmeasured(num_steps: int) -> str:
     """Returns why a strategy is left out that measures the first arguments alone."""
