@@ -29,7 +29,7 @@ from tf_libra.runtime.family_prediction import (
     measure_layers,
     predict_families,
 )
-from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, HOPELESS
+from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, HOPELESS, SURPLUS
 from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.runtime.strategy_kinds import (
     StrategyKind,
@@ -175,6 +175,12 @@ class FamilyCandidates:
                 usual = formatting.time(self._usual)
                 reason = f"its step is predicted to take {formatting.time(seconds)}"
                 self.leave_out(name, f"{reason}, and one of {FIRST} took {usual}", is_slow=True)
+
+    def leave_out_surplus(self, most: int) -> None:
+        """Leaves out the strategies with the slowest predictions, except `most` others."""
+        ranked = sorted(self.eligible, key=lambda name: self.predicted.get(name, math.inf))
+        for name in ranked[most:]:
+            self.leave_out(name, SURPLUS, is_slow=True)
 
     # Checks.
 

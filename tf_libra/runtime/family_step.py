@@ -40,6 +40,7 @@ from tf_libra.runtime.family_trials import (
     combine_ranks,
     count_trials,
     describe_unmeasured,
+    most_strategies,
 )
 from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TrialError, TuningState
 from tf_libra.runtime.same_step import kinds_of_arguments
@@ -353,6 +354,7 @@ class FamilyStep:
                     return False
                 self._candidates.leave_out(name, describe_unmeasured(most))
             self._candidates.leave_out_predicted()
+            self._candidates.leave_out_surplus(most_strategies(self._num_steps) - 1)
             if len(self._members) > 1:
                 self._turns = Turns(tuple(self._members), self._num_steps)
         if self._turns.next:

@@ -49,6 +49,21 @@ def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, 
     return tuple(turns), steps_per_turn
 
 
+def most_strategies(num_steps: int) -> int:
+    """Returns how many strategies have turns within the steps of all trials, at least two.
+
+    Args:
+      num_steps: steps that tuning and measurements have taken.
+    """
+    return max((MAX_STEPS - num_steps) // (MIN_ROUNDS * _LEAST_STEPS_PER_TURN), 2)
+
+
+SURPLUS = (
+    f"{MAX_STEPS} steps of trials have no turns for all strategies, and the others are predicted to"
+    " be faster"
+)
+"""Reason of strategies beyond `most_strategies`."""
+
 UNTIMED = f"trials have taken {formatting.time(MAX_SECONDS_OF_ALL)} without its turns"
 """Reason of a strategy that was not timed."""
 
