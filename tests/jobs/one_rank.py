@@ -1,6 +1,8 @@
 """Cases of steps on one rank: results, variables, reads by single ranks, and other functions."""
 
+import contextlib
 import gc
+from unittest import mock
 
 import harness
 import horovod.tensorflow as hvd
@@ -31,6 +33,7 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
+from tf_libra.backends import collective_ops
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
 hvd.init()
@@ -261,14 +264,50 @@ def another_dtype():
     step(tf.cast(values, tf.float64) if harness.RANK == LAST else values)
 
 
+def failing_transfer():
+    """Cannot receive on the last rank what rank 0 has trained, when all ranks train."""
+    weight = tf.Variable([1.0, 2.0], name="weight")
+
+    def train(values):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight * values)
+        weight.assign_sub(tape.gradient(loss, weight))
+        return loss
+
+    strategies = OneRank(rank=0), "wfbp"
+    alone, shared = (tf_libra.optimize(each)(tf.function(train)) for each in strategies)
+    alone(tf.ones([2, 2]))
+    broken = mock.Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, "no memory"))
+    with contextlib.ExitStack() as patches:
+        if harness.RANK == LAST:
+            patches.enter_context(mock.patch.object(collective_ops, "received", broken))
+        shared(tf.ones([2, 2]))
+
+
+def another_size():
+    """Passes a smaller batch on the last rank, and asks for results of own examples."""
+    weight = tf.Variable(1.0)
+
+    @tf_libra.optimize(OneRank(rank=0, results="own"))
+    @tf.function
+    def step(values):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight * values)
+        weight.assign_sub(tape.gradient(loss, weight))
+        return loss
+
+    step(tf.ones([2 if harness.RANK == LAST else 4]))
+
+
 cases.add("measured", measured)
 for make in MODELS if harness.SIZE == 2 else MODELS[:1]:
     cases.add(f"given {make.__name__}", lambda make=make: given(make))
-for case in (nothing_returned, text_returned, another_dtype):
+for case in (nothing_returned, text_returned, another_dtype, another_size):
     cases(case)
 if harness.SIZE == 2:  # more ranks change nothing
     cases(alternating)
     cases(evaluated)
+    cases(failing_transfer)
     cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True))
     cases.add("compared embedded", lambda: compared(models.embedded, sparse_as_dense=True))
     cases.add("compared sparse", lambda: compared(models.embedded))

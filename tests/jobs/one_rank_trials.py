@@ -15,13 +15,17 @@ import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
 from tf_libra.autotune.drift_detector import DriftDetector
+from tf_libra.backends import collective_ops
 from tf_libra.model_parallel.capture import joint_memory
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.stage_variables import StageVariables
 from tf_libra.model_parallel.partition.guarded_calls import CallGuard
 from tf_libra.model_parallel.runtime import burst_planner
 from tf_libra.runtime import family_candidates, family_step
+from tf_libra.runtime.family_trials import Turns
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 cases = harness.Cases()
 SAMPLES, LAST = 24, harness.SIZE - 1
@@ -213,11 +217,51 @@ def failed():
         return compared(without_metric, FIRST, allow=(), families=FAMILIES)
 
 
+def failing_between_turns():
+    """Returns a synchronization that fails if variables of another family's turn are needed.
+
+    There is no memory to receive the first of them, and to assign others.
+    """
+    synchronize, record, turns = StageVariables.synchronize_with_others, Turns.record, []
+    start = collective_ops.receive_start
+    error = tf.errors.ResourceExhaustedError(None, None, "no memory")
+    broken, starts = mock.Mock(side_effect=error), itertools.count()
+
+    def start_but_once(*args, **options):
+        return start(*args, **options) if next(starts) else broken()
+
+    def note(self, seconds):
+        turns.append(self.next)
+        record(self, seconds)
+
+    def fail(self, captured, together):
+        with contextlib.ExitStack() as patches:
+            if turns and turns[-1] == "spp":
+                patches.enter_context(mock.patch.object(BoundVariable, "assign", broken))
+                patches.enter_context(
+                    mock.patch.object(collective_ops, "receive_start", start_but_once)
+                )
+            synchronize(self, captured, together)
+
+    return note, fail
+
+
 def failed_in_turn():
-    """Trains through trials of a pipeline that has trained, and then fails on the last rank."""
-    step = failing_after(8) if harness.RANK == LAST else StageExecutor.step
-    with mock.patch.object(StageExecutor, "step", step):
-        return compared(without_metric, "spp", allow=(), families=("spp",))
+    """Trains through trials of families that have trained, and then fail on the last rank.
+
+    One rank fails when its second turn begins, after that of the pipeline, and the pipeline when
+    its third one does.
+    """
+    with contextlib.ExitStack() as patches:
+        if harness.RANK == LAST:
+            note, fail = failing_between_turns()
+            for owner, name, function in (
+                (StageExecutor, "step", failing_after(9)),
+                (StageVariables, "synchronize_with_others", fail),
+                (Turns, "record", note),
+            ):
+                patches.enter_context(mock.patch.object(owner, name, function))
+        return compared(without_metric, "spp", allow=(), families=("one-rank", "spp"))
 
 
 def next_job():

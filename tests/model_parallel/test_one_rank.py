@@ -373,9 +373,13 @@ def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> N
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_undoes_a_step_that_fails_on_one_rank_in_a_later_trial(trained: Job) -> None:
+    """In a computation, or when variables of another family are needed."""
     last = trained.world_size - 1
     case = "failed_in_turn"
-    check_failed(trained, case, {"spp": f"ResourceExhaustedError: no memory (on rank {last})"})
+    failure = f"ResourceExhaustedError: no memory (on rank {last})"
+    check_failed(trained, case, {"spp": failure, "one-rank": "RuntimeError: variable '"})
+    explained = " ".join(trained.value(case, 0)["explained"].split())
+    assert f"rank {last} cannot receive " in explained and explained.count(failure) == 2
     for rank in range(trained.world_size):
         assert "race" in trained.value(case, rank)["phases"]
 
@@ -393,6 +397,16 @@ def test_next_job_goes_on_with_the_family_until_step_times_change(trained: Job) 
         assert value["kinds"] == kinds
         assert "interleaved steps of an earlier job" in " ".join(value["explained"].split())
         assert value["given"] == ["OneRankPlan", True]
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_transfer_that_fails_between_families_ends_the_job_on_all_ranks(trained: Job) -> None:
+    """The error names both ranks and the variable."""
+    for rank in range(trained.world_size):
+        error = trained.error("failing_transfer", rank)
+        assert "rank 1 cannot receive " in error and "variable weight" in error
+        assert "from rank 0: ResourceExhaustedError: no memory" in error
+        assert ("rank 1 gave up" in error) is (rank == 0)
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
@@ -421,6 +435,7 @@ def test_step_without_results_trains(trained: Job) -> None:
         ("no such rank", "rank must be "),
         ("text_returned", "dtype is string"),
         ("another_dtype", "arguments[0] is 'float32 (2,)' on rank 0 and 'float64 (2,)' on rank "),
+        ("another_size", "arguments[0] is 'float32 (4,)' on rank 0 and 'float32 (2,)' on rank "),
     ],
 )
 def test_step_that_cannot_run_raises_on_every_rank(trained: Job, case: str, named: str) -> None:

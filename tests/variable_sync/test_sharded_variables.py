@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.variable_sync.bound_variables import BoundVariable
-from tf_libra.variable_sync.sharded_variables import ShardRegistry
+from tf_libra.variable_sync.sharded_variables import ShardRegistry, Together, make_call
 
 
 class Owner:
@@ -33,7 +33,9 @@ class Keeps:
     def warn(self) -> None:
         self.said.append(f"{self.name} warns")
 
-    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
+    def synchronize(
+        self, held: Mapping[int, BoundVariable], together: Together = make_call
+    ) -> set[int]:
         self.said.append(f"{self.name} brings back")
         brought = {variable.key for variable in self.stale().values()} & held.keys()
         self.variables = [

@@ -6,7 +6,6 @@ its trace, and then repeats one step of data parallelism, which is undone (`same
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from tf_libra import config
 from tf_libra.internal import formatting
 from tf_libra.planning.data_parallel.auto import JOINT_RESULTS
-from tf_libra.runtime import same_step
+from tf_libra.runtime import repeated_step
 from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.runtime.family_options import (
     available_families,
@@ -340,46 +339,19 @@ class FamilyCandidates:
     def repeat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Trains a step by data parallelism, after another strategy has run and undone it."""
         self._repeated.add(name)
-        undone, reason = None, ""
+        candidate = self.steps[name]
+        found = repeated_step.repeat(self._first, candidate, args, kwargs, self._allows_joint)
+        if found.reason:
+            self.leave_out(name, found.reason)
+            return found.result
         try:
-            undone = self._run_undone(name, args, kwargs)
-        except TrialError as error:  # on all ranks
-            reason = describe_error(error)
-        start = time.perf_counter()
-        result = self._first.step(args, kwargs)
-        usual = time.perf_counter() - start
-        if undone is not None:
-            try:
-                reason = same_step.describe_difference(undone, result, self._allows_joint)
-            except Exception as error:  # of this rank alone, as for lack of memory
-                reason = describe_error(error)
-        reasons = [given for given in self._first.exchange(reason) if given]
-        if reasons:
-            self.leave_out(name, reasons[0])
-            return result
-        try:
-            slow = self._time_repeated(name, usual, args, kwargs)
+            slow = self._time_repeated(name, found.seconds, args, kwargs)
         except TrialError as error:
             self.leave_out(name, describe_error(error))
         else:
             if slow:
                 self.leave_out(name, slow, is_slow=True)
-        return result
-
-    def _run_undone(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> same_step.UndoneStep:
-        candidate = self.steps[name]
-        number = candidate.step_number
-        undone = same_step.run_undone(
-            partial(candidate.step, args, kwargs),
-            candidate.synchronize_variables,
-            # No rank undoes the step while a thread of another rank still reads its values.
-            lambda: self._first.exchange(None),
-            candidate.bound_variables.values(),
-        )
-        candidate.step_number = number  # the script does not count it
-        return undone
+        return found.result
 
     def _time_repeated(self, name: str, usual: float, args: Any, kwargs: Any) -> str:
         """Returns why trials of a strategy would only cost time; empty if they may pay.
@@ -399,7 +371,7 @@ class FamilyCandidates:
         if not self._kind(name).trains_alone or not any(may_be_slow for may_be_slow, _ in everyone):
             return ""
         for _ in range(2):  # the first may be slow by chance
-            undone = self._run_undone(name, args, kwargs)
+            undone = repeated_step.run_undone(self._first, self.steps[name], args, kwargs)
             seconds = max(self._first.exchange(undone.seconds))
             if seconds <= FAR_FASTER * usual:
                 return ""

@@ -20,6 +20,19 @@ def describe_error(error: Exception) -> str:
     return kind + last_line(str(error))
 
 
+def first_failure(errors: Sequence[str]) -> str:
+    """Returns the first error of ranks, with the rank unless all have failed; empty without one.
+
+    Args:
+        errors: error of each rank in one line; empty for a rank without.
+    """
+    failed = [rank for rank, error in enumerate(errors) if error]
+    if not failed:
+        return ""
+    where = "" if len(failed) == len(errors) else f" (on rank {failed[0]})"
+    return f"{errors[failed[0]]}{where}"
+
+
 def last_line(reason: str) -> str:
     """Returns the last line of a reason, which says what is wrong.
 

@@ -53,7 +53,7 @@ class UndoneStep:
 def run_undone(
     step: Callable[[], Any],
     synchronize: Callable[[], None],
-    wait: Callable[[], object],
+    together: Callable[[Callable[[], VariableSnapshot]], VariableSnapshot],
     bound: Iterable[BoundVariable],
 ) -> UndoneStep:
     """Runs a step, and undoes it; all ranks call it.
@@ -61,18 +61,21 @@ def run_undone(
     Args:
         step: the step.
         synchronize: brings all variables up to date after it.
-        wait: returns once all ranks have done so.
+        together: makes a call, and returns its result once all ranks have made it; raises on all of
+            them if it fails on one.
         bound: all variables that the step may change.
     """
     variables = [handle for handle in bound if handle.is_variable]
-    before = VariableSnapshot(variables)
+    before = together(lambda: VariableSnapshot(variables))
     start = time.perf_counter()
     result = step()
     seconds = time.perf_counter() - start
-    synchronize()
-    wait()
-    after = VariableSnapshot(variables)
-    before.restore()
+    try:
+        synchronize()
+        # No rank undoes the step while a thread of another rank still reads its values.
+        after = together(lambda: VariableSnapshot(variables))
+    finally:
+        before.restore()
     return UndoneStep(variables, before.values, after.values, result, seconds)
 
 

@@ -180,21 +180,22 @@ class VariableReads:
         """
         with self._fetching:
             wanted = {handle._id: handle for handle in handles if handle._id in self._remote}
-            try:
-                started = []
+            started: dict[int, Any] = {}
+            errors: list[Exception] = []
+            with _collected(errors):
                 for key in wanted:
                     variable = self._remote[key]
                     name = f"{self.function}: {variable.number} {self._steps.modulus}"
-                    started.append(
-                        collective_ops.receive_start(
-                            variable.dtype, variable.shape, variable.owner, name, one_sided=True
-                        )
+                    started[key] = collective_ops.receive_start(
+                        variable.dtype, variable.shape, variable.owner, name, one_sided=True
                     )
-                for (key, handle), pending in zip(wanted.items(), started, strict=True):
-                    _assign(handle, collective_ops.received(pending))
+            # A later read would get an answer that is left.
+            for key, pending in started.items():
+                with _collected(errors):
+                    _assign(wanted[key], collective_ops.received(pending))
                     self._drop(key)
-            except ERRORS as error:
-                raise self._lost(error, wanted) from error
+            if errors:
+                raise self._lost(errors[0], wanted) from errors[0]
 
     def take_over(self, owner: int, step: int) -> None:
         """Fetches all missing values of an owner after a step, the last one of that rank.
@@ -257,6 +258,15 @@ class VariableReads:
     def release(self) -> None:
         """Records, at any place, that the function is gone: others fetch its variables soon."""
         self.is_released = True
+
+
+@contextlib.contextmanager
+def _collected(errors: list[Exception]) -> Iterator[None]:
+    """Adds the error of a read to others."""
+    try:
+        yield
+    except ERRORS as error:
+        errors.append(error)
 
 
 def _read(variable: TrainedVariable, handle: Any) -> Any:

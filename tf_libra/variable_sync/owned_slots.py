@@ -16,7 +16,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import native
 from tf_libra.variable_sync import elastic_hooks
 from tf_libra.variable_sync.bound_variables import BoundVariable
-from tf_libra.variable_sync.sharded_variables import shard_registry
+from tf_libra.variable_sync.sharded_variables import Together, make_call, shard_registry
 from tf_libra.variable_sync.slot_reads import Slot, SlotReads
 
 
@@ -149,8 +149,10 @@ class OwnedSlots:
         """See `ShardOwner`."""
         return {key: s.name for key, s in self._known.items() if s.handle() is not None}
 
-    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
-        """See `ShardOwner`."""
+    def synchronize(
+        self, held: Mapping[int, BoundVariable], together: Together = make_call
+    ) -> set[int]:
+        """See `ShardOwner`; ranks fail together, since one op gathers on all of them."""
         keys = self._owned.keys() & held.keys()
         if keys:
             self._gather(keys)

@@ -199,8 +199,10 @@ class ReadService:
                     self._answer(*request)
                 self._hand_over_released()
             except Exception as error:
-                log_utils.logger(engine.rank).warning("reads of other ranks: %s", error)
-                engine.abort(f"{type(error).__name__}: {error}")
+                asked = "" if request is None else "answering rank {} about {}: ".format(*request)
+                text = f"{asked}{type(error).__name__}: {error}"
+                log_utils.logger(engine.rank).warning("reads of other ranks: %s", text)
+                engine.abort(text)
                 return
 
     def _answer(self, rank: int, name: str) -> None:

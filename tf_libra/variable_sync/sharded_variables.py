@@ -8,12 +8,20 @@ each rank, so the owner record outlives the function.
 import atexit
 import gc
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.bound_variables import BoundVariable
+
+Together = Callable[[Callable[[], None]], object]
+"""Makes a call on all ranks, and raises on every rank if it fails on one."""
+
+
+def make_call(call: Callable[[], None]) -> None:
+    """Makes a call, whose error is of this rank alone."""
+    call()
 
 
 class ShardOwner(Protocol):
@@ -40,8 +48,15 @@ class ShardOwner(Protocol):
         """
         ...
 
-    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
-        """Synchronizes those of these variables, by key, that are stale; returns their keys."""
+    def synchronize(
+        self, held: Mapping[int, BoundVariable], together: Together = make_call
+    ) -> set[int]:
+        """Synchronizes those of these variables, by key, that are stale; returns their keys.
+
+        Args:
+            held: the variables, by key.
+            together: raises what has failed on this rank alone; then the variables stay stale.
+        """
         ...
 
     def stale(self) -> dict[int, BoundVariable]:
@@ -106,13 +121,17 @@ class ShardRegistry:
             gc.callbacks.remove(self._on_collection)
 
     def synchronize(
-        self, held: Mapping[int, BoundVariable], but: ShardOwner | None = None
+        self,
+        held: Mapping[int, BoundVariable],
+        but: ShardOwner | None = None,
+        together: Together = make_call,
     ) -> set[int]:
         """Synchronizes variables that other functions have trained; all ranks call it.
 
         Args:
             held: the variables, by key.
             but: owner that needs the variables, which is left out.
+            together: see `ShardOwner.synchronize`.
 
         Returns:
             Keys of the variables that were stale.
@@ -124,7 +143,7 @@ class ShardRegistry:
         if self.has_stale(but):
             for _, keeper in sorted(self._owners.items(), key=lambda item: item[0]):
                 if keeper is not but:
-                    found |= keeper.synchronize(held)
+                    found |= keeper.synchronize(held, together)
         return found
 
     def begin_step(self, control: Control) -> None:

@@ -6,6 +6,7 @@ of the stage serves reads of them, and steps that use them on other ranks synchr
 
 import contextlib
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,13 @@ import tensorflow as tf
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import log_utils
 from tf_libra.model_parallel.execution.owned_variables import OwnedVariable
-from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.execution.transport import NotReceivedError, Transport
+from tf_libra.model_parallel.partition.guarded_calls import CallGuard
+from tf_libra.runtime.family_options import describe_error
 from tf_libra.variable_sync import bound_variables as variables_lib
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.one_sided_reads import TrainedVariable, VariableReads
-from tf_libra.variable_sync.sharded_variables import shard_registry
+from tf_libra.variable_sync.sharded_variables import Together, make_call, shard_registry
 
 _LACKING = "lacking"
 
@@ -59,6 +62,7 @@ class StageVariables:
         # must split a sum before each of them adds to it.
         self._complete: set[int] = set()
         self._world: tuple[int, Transport] | None = None
+        self._unreceived = Counter[int]()  # values that were sent to this rank, by key
         self._reads = VariableReads(function)
         self._numbers: dict[int, int] = {}  # by key; equal on all ranks
         self._changed: list[TrainedVariable] | None = None  # made by `_changed_variables`
@@ -126,22 +130,31 @@ class StageVariables:
         keys = [key for key, variable in self._owned.items() if variable.is_written]
         return {variable.key: variable.name for variable in self._existing(keys)}
 
-    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
+    def synchronize(
+        self, held: Mapping[int, BoundVariable], together: Together = make_call
+    ) -> set[int]:
         """Synchronizes variables on all ranks, all of which call this.
+
+        A rank that has no memory for a value takes part in all other transfers, so that no rank
+        waits for it. Variables stay stale if `together` raises, and can be synchronized again.
 
         Args:
             held: the requested variables, by key.
+            together: called after the transfers with what raises this rank's failure.
 
         Returns:
             Keys of the variables that were stale or released.
 
         Raises:
-            tf.errors.OpError: a rank is gone or late.
+            EngineError, tf.errors.OpError: a rank is gone or late, or a transfer has failed.
         """
         outdated = self._stale | self._released
         keys = [key for key in self._owned if key in outdated and key in held]
-        for key in keys:
-            self._synchronize(self._owned[key], held[key])
+        guards = {key: CallGuard() for key in keys}
+        for key, guard in guards.items():
+            self._synchronize(self._owned[key], held[key], guard)
+        if keys:  # the same on all ranks
+            together(lambda: self._check_synchronized(guards))
         synchronized = set(keys)
         self._stale -= synchronized
         self._released -= synchronized
@@ -150,25 +163,49 @@ class StageVariables:
         self._reads.forget(synchronized)
         return synchronized
 
-    def _synchronize(self, variable: OwnedVariable, held: BoundVariable) -> None:
+    def _check_synchronized(self, guards: Mapping[int, CallGuard]) -> None:
+        """Raises `RuntimeError` if this rank could not receive, assign or read a variable."""
+        for key, guard in guards.items():
+            if guard.error is not None:
+                variable = self._owned[key]
+                raise RuntimeError(
+                    f"variable {variable.name!r}, which rank {variable.ranks[0]} has trained, could"
+                    f" not be synchronized: {describe_error(guard.error)}"
+                ) from guard.error
+
+    def _synchronize(self, variable: OwnedVariable, held: BoundVariable, guard: CallGuard) -> None:
         assert self._world is not None
         world_size, transport = self._world
         own, root = transport.rank, variable.ranks[0]
         message = f"variable {variable.name}"
         if own != root:
-            value = transport.receive(held.dtype, held.shape, root, message)
+            self._unreceived[variable.key] += 1
+            try:
+                while self._unreceived[variable.key]:  # the last one is of this synchronization
+                    value = transport.receive(held.dtype, held.shape, root, message)
+                    self._unreceived[variable.key] -= 1
+            except NotReceivedError as error:
+                guard.error = error
+                return
+
+            def assign() -> list[Any]:
+                held.assign(value)
+                return []
+
             # A value that this rank has read, and perhaps changed, since the last step counts.
             if not variable.is_served or self._reads.is_missing(variable.key):
-                held.assign(value)
+                guard.call(assign, ())
             return
+        (value,) = guard.call(lambda: [held.read_value()], [tf.TensorSpec(held.shape, held.dtype)])
         for rank in range(world_size):
             if rank != root:
-                transport.send(held.read_value(), rank, message)
+                transport.send(value, rank, message)
 
     def forget_ranks(self) -> None:
         """See `ShardOwner`; after this, this rank's values of all variables count."""
         self._owned, self._stale, self._released, self._world = {}, set(), set(), None
         self._changed = None
+        self._unreceived.clear()
         self._reads.forget_all()
 
     # Before the first step with a trace.
@@ -214,13 +251,16 @@ class StageVariables:
             variables_lib.broadcast(control, variable)
         return [variable.name for variable in different], len(new)
 
-    def synchronize_with_others(self, captured: Mapping[int, BoundVariable]) -> None:
+    def synchronize_with_others(
+        self, captured: Mapping[int, BoundVariable], together: Together = make_call
+    ) -> None:
         """Synchronizes variables that other functions have trained; all ranks call this.
 
         Args:
             captured: variables that a step uses, by key.
+            together: see `synchronize`.
         """
-        self._complete |= shard_registry().synchronize(captured, but=self)
+        self._complete |= shard_registry().synchronize(captured, self, together)
 
     def set_owners(
         self, variables: Iterable[OwnedVariable], world_size: int, transport: Transport

@@ -1,12 +1,13 @@
 """Point-to-point transfers and all-reduces between the ranks of a step in stages."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tf_libra.backends import collective_ops
+from tf_libra.coordination import control_plane
 
 
 class Transport(Protocol):
@@ -110,6 +111,37 @@ def meet(transport: Transport, num_ranks: int, name: str) -> None:
         wait()
 
 
+class NotReceivedError(control_plane.EngineError):
+    """Error of a rank that had no memory for a tensor, which its peer sends nevertheless."""
+
+
+@contextlib.contextmanager
+def _named(
+    what: str, kind: type[control_plane.EngineError] = control_plane.EngineError
+) -> Iterator[None]:
+    """Names the transfer in errors of this rank alone, which end the job.
+
+    Other ranks may wait for its next transfers. Ranks that are lost, and sides that differ, are
+    named already.
+
+    Args:
+        what: the rank, the transfer and its peer.
+        kind: type of the error.
+
+    Raises:
+        EngineError: this rank alone has failed.
+    """
+    try:
+        yield
+    except tf.errors.FailedPreconditionError:
+        raise
+    except (tf.errors.OpError, MemoryError) as error:
+        if control_plane.lost(error):
+            raise
+        text = error.message if isinstance(error, tf.errors.OpError) else str(error)
+        raise kind(f"{what}: {type(error).__name__}: {text}") from error
+
+
 class LanesTransport:
     """Transport over lanes, without gradients: a step in stages computes its own."""
 
@@ -133,9 +165,11 @@ class LanesTransport:
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
-        if tensor.dtype.is_complex:  # lanes carry pairs of real numbers
-            tensor = tf.bitcast(tensor, tensor.dtype.real_dtype)
-        collective_ops.send(tensor, to_rank, f"{self._function}: {name}")
+        full_name = f"{self._function}: {name}"
+        with _named(f"rank {self.rank} cannot send {full_name} to rank {to_rank}"):
+            if tensor.dtype.is_complex:  # lanes carry pairs of real numbers
+                tensor = tf.bitcast(tensor, tensor.dtype.real_dtype)
+            collective_ops.send(tensor, to_rank, full_name)
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """See `Transport`."""
@@ -149,15 +183,20 @@ class LanesTransport:
         is_complex = tf.as_dtype(dtype).is_complex
         wire_shape = (*shape, 2) if is_complex else shape
         wire_dtype = tf.as_dtype(dtype).real_dtype if is_complex else dtype
-        pending = collective_ops.receive_start(wire_dtype, wire_shape, from_rank, full_name)
+        what = f"rank {self.rank} cannot receive {full_name} from rank {from_rank}"
+        with _named(what, NotReceivedError):
+            pending = collective_ops.receive_start(wire_dtype, wire_shape, from_rank, full_name)
 
         def wait() -> Any:
-            with self._waiting(f"{full_name} from {from_rank}"):
-                tensor = collective_ops.received(pending)
-            return tf.bitcast(tensor, dtype) if is_complex else tensor
+            with _named(what):
+                with self._waiting(f"{full_name} from {from_rank}"):
+                    tensor = collective_ops.received(pending)
+                return tf.bitcast(tensor, dtype) if is_complex else tensor
 
         return wait
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""
-        return collective_ops.collective("all_reduce", tensor, ranks, f"{self._function}: {name}")
+        full_name = f"{self._function}: {name}"
+        with _named(f"rank {self.rank} cannot all-reduce {full_name} with ranks {[*ranks]}"):
+            return collective_ops.collective("all_reduce", tensor, ranks, full_name)

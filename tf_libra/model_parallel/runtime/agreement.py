@@ -11,7 +11,7 @@ from tf_libra.coordination import control_plane
 from tf_libra.coordination.consistency_check import agree
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import step_arguments
-from tf_libra.runtime.family_options import describe_error
+from tf_libra.runtime.family_options import describe_error, first_failure
 from tf_libra.runtime.protocol import TrialError
 
 _Result = TypeVar("_Result")
@@ -70,7 +70,8 @@ class AgreeingControl:
     def together(self, call: Callable[[], _Result]) -> _Result:
         """Makes a call, and returns its result once all ranks have made it.
 
-        It must not fail while other ranks wait for a tensor of this rank.
+        It must not fail while other ranks wait for a tensor of this rank, except by an
+        `EngineError`, which ends the job.
 
         Raises:
             TrialError: on every rank: the call has failed on a rank.
@@ -89,9 +90,7 @@ class AgreeingControl:
 
     def _exchange(self, message: Any, error: str) -> list[Any]:
         everyone = self._control.all_gather([message, error])
-        errors = {rank: text for rank, (_, text) in enumerate(everyone) if text}
-        if errors:
-            rank, text = next(iter(errors.items()))
-            where = "" if len(errors) == len(everyone) else f" (on rank {rank})"
-            raise TrialError(f"{text}{where}")
+        failure = first_failure([text for _, text in everyone])
+        if failure:
+            raise TrialError(failure)
         return [theirs for theirs, _ in everyone]

@@ -173,6 +173,14 @@ class CandidateTraining(StagedTraining):
         if self._is_agreeing:
             self._control.all_gather(None)
 
+    def _together(self, call: Callable[[], None]) -> None:
+        """See `StagedTraining`. It fails on all ranks if it does on one."""
+        control = self._control
+        if isinstance(control, AgreeingControl):
+            control.together(call)
+        else:
+            call()
+
     @property
     def _control(self) -> Control:
         control = super()._control

@@ -170,7 +170,7 @@ class StagedTraining:
         self._synchronize()
 
     def _synchronize(self) -> None:
-        self._holding.synchronize(self._held)
+        self._holding.synchronize(self._held, self._together)
 
     # Steps.
 
@@ -183,9 +183,7 @@ class StagedTraining:
             EngineError, tf.errors.OpError: the same call would fail again.
         """
         if num_steps != 1:
-            raise ValueError(
-                f"{self._name} runs in stages, one step at a time, got {num_steps} steps"
-            )
+            raise ValueError(f"{self._name} runs in stages, one step at a time, got {num_steps}")
         if self._rendezvous.is_over:
             self._rendezvous.end()
             self._reporter.close()
@@ -233,8 +231,7 @@ class StagedTraining:
     ) -> list[Any]:
         """Run a prepared step; all ranks call this."""
         self._holding.begin_step(self._control.rank, self._held, self._releases_variables)
-        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
-        return list(flat)
+        return list(self._planner.during(traces, execution, partial(execution.step, arguments)))
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
         """Prepare a step with the arguments that `convert` returns; all ranks call this."""
@@ -245,6 +242,10 @@ class StagedTraining:
     def _agree_so_far(self) -> None:
         """Come here before tensors are exchanged to prepare a step; all ranks call this."""
 
+    def _together(self, call: Callable[[], None]) -> None:
+        """Make a call that may fail on this rank alone; all ranks call this."""
+        call()
+
     def _prepare(self, given: Any) -> Prepared:
         """Return what runs a step with these arguments; all ranks call this."""
         key = step_arguments.trace_key(given)
@@ -252,7 +253,7 @@ class StagedTraining:
             self._traces[key] = self._met(given)
         else:
             self._agree_so_far()
-            self._holding.synchronize_with_others(self._traces[key].variables)
+            self._holding.synchronize_with_others(self._traces[key].variables, self._together)
         layout = self._planner.next_layout()
         fitting = layout.for_batch(self._traces[key].examples_per_rank)
         # A batch with other replica groups has its variables on other ranks as well.
@@ -271,8 +272,7 @@ class StagedTraining:
     # First step with arguments of another kind.
 
     def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
-        ahead = self._traced_ahead.pop(step_arguments.trace_key(given), None)
-        if ahead is not None:
+        if (ahead := self._traced_ahead.pop(step_arguments.trace_key(given), None)) is not None:
             return ahead
         traces = SizedTraces(
             self._recorder,
@@ -308,7 +308,7 @@ class StagedTraining:
         traces = self._trace(given, samples, size, control.world_size)
         computation = {"computation": batch_axes.computation_digest(traces.microbatch_graph)}
         check_equal(exchange(control, computation), NAMES_ADVICE)
-        self._holding.synchronize_with_others(traces.variables)
+        self._holding.synchronize_with_others(traces.variables, self._together)
         self._share(traces)
         if is_first:
             self._planner.check_traces(traces)

@@ -1,0 +1,67 @@
+"""A step that another strategy repeats, on one of two ranks that do the same, and fails."""
+
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.runtime.protocol import CandidateStep, TrialError
+from tf_libra.runtime.repeated_step import repeat
+from tf_libra.runtime.training_step import TrainingFunction
+from tf_libra.variable_sync.bound_variables import BoundVariable
+
+
+class Other:
+    """Stand-in of a candidate that adds to a variable, as data parallelism does.
+
+    Attributes:
+        fails_in: what raises, on all ranks, in the step: "", "step" or "synchronization".
+    """
+
+    def __init__(self, variable: tf.Variable, fails_in: str) -> None:
+        handle = variable.handle
+        bound = BoundVariable(0, "w", handle, variable.dtype, variable.shape, trainable=True)
+        self.bound_variables = {bound.key: bound}
+        self.step_number = 4
+        self.variable, self.fails_in = variable, fails_in
+
+    def step(self, *_: Any) -> Any:
+        self.step_number += 1
+        if self.fails_in == "step":
+            raise TrialError("no memory (on rank 1)")
+        self.variable.assign_add([1.0, 1.0])
+        return tf.constant(2.0)
+
+    def synchronize_variables(self) -> None:
+        if self.fails_in == "synchronization":
+            raise TrialError("no memory (on rank 1)")
+
+
+class DataParallelism(Other):
+    def exchange(self, value: Any) -> list[Any]:
+        return ["", value]
+
+
+@pytest.mark.parametrize("fails_in", ["", "step", "synchronization"])
+def test_step_that_fails_on_all_ranks_is_undone_and_trained_by_data_parallelism(
+    fails_in: str,
+) -> None:
+    variable = tf.Variable([3.0, 4.0])
+    first, other = DataParallelism(variable, ""), Other(variable, fails_in)
+    found = repeat(cast(TrainingFunction, first), cast(CandidateStep, other), (), {}, False)
+    assert found.reason == ("no memory (on rank 1)" if fails_in else "")
+    assert float(found.result) == 2.0 and variable.numpy().tolist() == [4.0, 5.0]
+
+
+@pytest.mark.parametrize("num_reads", [0, 1])
+def test_rank_that_cannot_hold_values_says_so_and_undoes_the_step(num_reads: int) -> None:
+    """Values from before the step, and those after it."""
+    variable = tf.Variable([3.0, 4.0])
+    first, other = DataParallelism(variable, ""), Other(variable, "")
+    error = tf.errors.ResourceExhaustedError(None, None, "no memory")
+    reads = mock.Mock(side_effect=[tf.constant([3.0, 4.0])] * num_reads + [error])
+    with mock.patch.object(BoundVariable, "read_value", reads):
+        found = repeat(cast(TrainingFunction, first), cast(CandidateStep, other), (), {}, False)
+    assert found.reason == "ResourceExhaustedError: no memory (on rank 1)"
+    assert float(found.result) == 2.0 and variable.numpy().tolist() == [4.0, 5.0]

@@ -1,0 +1,105 @@
+"""A step of data parallelism that another strategy has run, and undone, on the same batch.
+
+No rank waits for another one that fails meanwhile: its next message has the error, and all ranks
+undo the step.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from tf_libra.runtime import same_step
+from tf_libra.runtime.family_options import describe_error, first_failure
+from tf_libra.runtime.protocol import CandidateStep, TrialError
+from tf_libra.runtime.training_step import TrainingFunction
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class RepeatedStep:
+    """The step of data parallelism.
+
+    Attributes:
+        result: its result.
+        seconds: how long it took on this rank.
+        reason: why the other strategy cannot take its place, in a clause, the same on every rank;
+            empty if it computes the same.
+    """
+
+    result: Any
+    seconds: float
+    reason: str
+
+
+def repeat(
+    first: TrainingFunction,
+    candidate: CandidateStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    trained_only: bool,
+) -> RepeatedStep:
+    """Trains a step by data parallelism, after another strategy has run and undone it.
+
+    Args:
+        first: the step under data parallelism.
+        candidate: the step under the other strategy.
+        args: of the step.
+        kwargs: of the step.
+        trained_only: see `same_step.describe_difference`.
+    """
+    undone, reason = None, ""
+    try:
+        undone = run_undone(first, candidate, args, kwargs)
+    except TrialError as error:  # on all ranks
+        reason = describe_error(error)
+    start = time.perf_counter()
+    result = first.step(args, kwargs)
+    seconds = time.perf_counter() - start
+    if undone is not None:
+        try:
+            reason = same_step.describe_difference(undone, result, trained_only)
+        except Exception as error:  # of this rank alone, as for lack of memory
+            reason = describe_error(error)
+    return RepeatedStep(result, seconds, next(filter(None, first.exchange(reason)), ""))
+
+
+def run_undone(
+    first: TrainingFunction,
+    candidate: CandidateStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> same_step.UndoneStep:
+    """Runs a step of another strategy, and undoes it; see `repeat` for the arguments.
+
+    Raises:
+        TrialError: on every rank: the step has failed, and is undone.
+    """
+    number = candidate.step_number
+    undone = same_step.run_undone(
+        partial(candidate.step, args, kwargs),
+        candidate.synchronize_variables,
+        lambda call: _together(first, call),
+        candidate.bound_variables.values(),
+    )
+    candidate.step_number = number  # the script does not count it
+    return undone
+
+
+def _together(first: TrainingFunction, call: Callable[[], _Result]) -> _Result:
+    """Makes a call that reaches no other rank, and returns its result once all ranks have made it.
+
+    Raises:
+        TrialError: on every rank: the call has failed on a rank.
+    """
+    reason = ""
+    try:
+        result = call()
+    except Exception as error:  # of this rank alone
+        reason = describe_error(error) or type(error).__name__
+    failure = first_failure(first.exchange(reason))
+    if failure:
+        raise TrialError(failure)
+    return result
