@@ -8,7 +8,8 @@ Results = Annotated[str, one_of(("joint", "own"))]
 
 RESULTS_DOC = (
     'results that a step returns: "joint" for those of the joint batch on every rank, "own" for'
-    " those of each rank's own examples, as under data parallelism."
+    " those of each rank's own examples, as under data parallelism. Batches must have the same size"
+    " on all ranks."
 )
 """Description of the field `results` of strategies."""
 

@@ -124,7 +124,13 @@ class OneRankPlanner:
     def explained(self, name: str, execution: StepExecutor) -> str:
         """See `Planner`."""
         assert self.plan is not None
-        lines = [f"{name}: {_described(self.plan)}"]
+        results = "the joint batch"
+        if self.shares_own_results:
+            results = "its own examples, of which all ranks have equally many"
+        lines = [
+            f"{name}: {_described(self.plan)}",
+            f"results: every rank gets those of {results}",
+        ]
         for span in execution.task_spans:
             computed = formatting.time(span.stop_seconds - span.start_seconds)
             waited = formatting.time(span.start_seconds)
