@@ -98,3 +98,23 @@ def test_user_graph_collection_is_not_disturbed() -> None:
         assert "tf.summary.trace_on" in capture.unavailable and not capture.graphs
     finally:
         tf.summary.trace_off()
+
+
+def test_graphs_of_a_call_that_fails_are_captured_and_not_taken_for_those_of_the_next() -> None:
+    @tf.function
+    def fail(values: tf.Tensor) -> tf.Tensor:
+        return tf.debugging.check_numerics(tf.math.cosh(values), "not finite")
+
+    @tf.function
+    def other(values: tf.Tensor) -> tf.Tensor:
+        return tf.math.sinh(values)
+
+    with pytest.raises(tf.errors.InvalidArgumentError), GraphCapture() as failed:
+        fail(tf.constant([float("inf")]))
+    assert "Cosh" in {node.op for graph in failed.graphs for node in graph.node}
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        fail(tf.constant([float("inf"), 1.0]))  # another graph
+    with GraphCapture() as capture:
+        other(tf.constant([1.0]))
+    ops = {node.op for graph in capture.graphs for node in graph.node}
+    assert "Sinh" in ops and "Cosh" not in ops

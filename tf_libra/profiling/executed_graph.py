@@ -79,7 +79,7 @@ class GraphCapture:
         else:
             tf_internal.eager_context().enable_graph_collection()
             # `tf.summary.trace_off` does not stop the collection: discard earlier graphs.
-            tf_internal.eager_context().export_run_metadata()
+            _export()
         return self
 
     def __exit__(
@@ -90,11 +90,22 @@ class GraphCapture:
     ) -> None:
         if self.unavailable:
             return
-        metadata = tf_internal.eager_context().export_run_metadata()
+        metadata = _export()
         tf_internal.eager_context().disable_graph_collection()
         self.graphs = tuple(
             graph for function in metadata.function_graphs for graph in function.partition_graphs
         )
+
+
+def _export() -> Any:
+    """Returns the metadata collected so far, also of a call that has failed, and discards it.
+
+    TensorFlow takes a function's graphs over when a kernel has run, whichever it is: those of a
+    call that fails would come with the next one's.
+    """
+    with tf.device("/cpu:0"):
+        tf.raw_ops.NoOp()
+    return tf_internal.eager_context().export_run_metadata()
 
 
 def placed_all_reduces(graphs: Iterable[Any]) -> tuple[PlacedAllReduce, ...]:
