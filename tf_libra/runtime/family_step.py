@@ -130,7 +130,7 @@ class FamilyStep:
         return {FIRST: self._first, **self._candidates.eligible}
 
     @property
-    def _step(self) -> TrainingStep:
+    def _step(self) -> TrainingFunction | CandidateStep:
         return self._first if self._active == FIRST else self._candidates.steps[self._active]
 
     @property
@@ -204,8 +204,8 @@ class FamilyStep:
             self._begin()
         if self._is_alone:
             return self._first.step(args, kwargs, num_steps)
-        may_be_other = num_steps == 1 and not (self._is_chosen and self._chosen == FIRST)
-        values = self._first.chosen_values(args, kwargs) if may_be_other else []
+        may_be_other = self._watch.is_due or not (self._is_chosen and self._chosen == FIRST)
+        values = self._first.chosen_values(args, kwargs) if may_be_other and num_steps == 1 else []
         if values is None:
             return self._first.step(args, kwargs)  # perhaps on this rank alone
         self._number_steps_from(max(step.step_number for step in self._every_step))
@@ -263,12 +263,11 @@ class FamilyStep:
 
     def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
         self._active = self._chosen
-        is_steady = self._step.settled
+        is_steady, number = self._step.settled, self._step.step_number
         start = time.perf_counter()
         result = self._run_active(args, kwargs, num_steps)
-        if is_steady:
-            seconds = (time.perf_counter() - start) / num_steps
-            self._watch.record_step(seconds, num_steps)
+        if is_steady and self._step.step_number != number:  # it has trained
+            self._watch.record_step((time.perf_counter() - start) / num_steps, num_steps)
         return result
 
     def _run_active(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
@@ -373,8 +372,7 @@ class FamilyStep:
 
     def _choose(self, name: str) -> None:
         """Goes on with a strategy."""
-        self._active = self._chosen = name
-        self._is_chosen = True
+        self._active, self._chosen, self._is_chosen = name, name, True
         families = self._compare_families()
         self._show_families(families)
         self._watch.on_chosen(self._medians.get(name))
