@@ -42,7 +42,7 @@ class PendingGathers:
         """
         if weights != self._observed:
             self.finish()
-            self._forget()
+            self.forget()
             self._observed = weights
             self._seconds = _ENGINE_FIRST * timeout_seconds
             variable_access().observe(weights, self)
@@ -61,7 +61,7 @@ class PendingGathers:
         try:
             engine_lib.await_gathers(self._seconds if seconds is None else seconds)
         except control_plane.EngineError:
-            self._forget()
+            self.forget()
             raise
 
     def finish_quietly(self) -> None:
@@ -69,7 +69,7 @@ class PendingGathers:
         with contextlib.suppress(control_plane.EngineError):
             self.finish(_LAST_SECONDS)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Ends the observation: weights that are lost can be assigned."""
         variable_access().forget(self._observed)
         self._observed = frozenset()
@@ -83,7 +83,7 @@ class PendingGathers:
             raise error if lost is None else current_job.get_job().lost(lost) from error
 
 
-@STATE.value(survives_fork=False)
+@STATE.value(on_reset=PendingGathers.forget, survives_fork=False)
 def pending_gathers() -> PendingGathers:
     """Returns the gathers of this process."""
     return PendingGathers()

@@ -1,0 +1,33 @@
+"""Accesses to weights that are gathered between calls; jobs test the gathers themselves."""
+
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.backends import engine as engine_lib
+from tf_libra.internal.process_state import STATE
+from tf_libra.variable_sync.pending_gathers import pending_gathers
+from tf_libra.variable_sync.variable_access import variable_access
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Longest waits for gathers, of accesses to a weight."""
+    found: list[float] = []
+    monkeypatch.setattr(engine_lib, "await_gathers", found.append)
+    yield found
+    pending_gathers().forget()
+    variable_access().close()
+
+
+def test_accesses_wait_in_the_next_elastic_job_too(waits: list[float]) -> None:
+    weight = tf.Variable([1.0])
+    for _ in range(2):
+        pending_gathers().begin_step(frozenset({weight.handle._id}), 3.0)
+        weight.numpy()
+        assert waits
+        STATE.reset()
+        waits.clear()
+        weight.numpy()
+        assert not waits
