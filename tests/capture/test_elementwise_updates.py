@@ -51,6 +51,8 @@ def find(
             analysis.mixed_by,
             analysis.readers,
             {place[names[i]]: readers for i, readers in analysis.variable_readers.items()},
+            analysis.sums,
+            {place[names[i]]: sums for i, sums in analysis.variable_sums.items()},
         )
         for analysis in found
     }
@@ -265,6 +267,16 @@ def test_sums_of_all_elements_mix_nothing_if_ranks_add_them(
         *(name for all_ in kernel.variable_readers.values() for name in all_),
     ]
     assert (kernel.is_elementwise and not readers) == is_elementwise
+
+
+def test_sums_are_named_by_gradients() -> None:
+    def change(gradient: Any, weight: Any, slot: Any) -> Any:
+        return gradient / tf.norm(slot + gradient) * tf.nn.l2_loss(gradient)
+
+    step = HandWritten(change)
+    kernel = find(step.update, step.variables, adds_sums=True)["kernel"]
+    assert kernel.sums == ("L2Loss of kernel", "Sum of a variable and kernel")
+    assert list(kernel.variable_sums.values()) == [("Sum of a variable and kernel",)]
 
 
 def test_updates_of_which_nothing_is_elementwise_are_found() -> None:

@@ -114,13 +114,23 @@ def test_single_ranks_read_whole_slots(sharded: Job) -> None:
 
 def test_ranks_exchange_in_one_order_whatever_their_graphs(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
-        assert sharded.value("other_ops", rank) == []
+        value = sharded.value("other_ops", rank)
+        assert value["different"] == []
+        assert value["sharded"] == [True] * 3
 
 
-def test_a_sum_on_one_rank_alone_is_an_error_that_names_it(sharded: Job) -> None:
+def test_what_one_rank_alone_logs_is_updated_whole_on_all(sharded: Job) -> None:
+    """Norm and slot are of the last group, the gradient is of the first."""
     for rank in range(NUM_WORKERS):
-        own = "6 sums: Sum of v0" if rank > 0 else "7 sums: L2Loss of v0"
-        assert own in sharded.error("other_sums", rank)
+        value = sharded.value("other_logs", rank)
+        assert value["different"] == []
+        assert value["sharded"] == [False, True, False]
+        assert value["in_parts"] == 3
+
+
+def test_sums_by_other_ops_of_a_rank_are_an_error_that_names_them(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        assert "6 sums: Sum of v0" in sharded.error("other_sums", rank)
 
 
 def test_death_between_reduction_and_gather_ends_the_other_ranks(

@@ -17,7 +17,7 @@ element then depends on one number that all ranks have.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tf_libra.capture.dataflow.interpreter import Frame, Interpreter, Value, members, union
 from tf_libra.capture.dataflow.traced_graph import (
@@ -72,6 +72,8 @@ class WeightUpdate:
         readers: nodes that combine different elements of the gradient.
         variable_readers: nodes that combine different elements of a variable, by its input. For the
             weight, these are above all the nodes of the next forward pass.
+        sums: sums that ranks add, of the gradient and others, as "Sum of kernel".
+        variable_sums: sums that ranks add, of a variable and others, by its input.
     """
 
     gradient: str
@@ -79,6 +81,8 @@ class WeightUpdate:
     mixed_by: str | None
     readers: tuple[str, ...]
     variable_readers: Mapping[int, tuple[str, ...]]
+    sums: tuple[str, ...] = ()
+    variable_sums: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_elementwise(self) -> bool:
@@ -123,6 +127,7 @@ class _ElementInterpreter(Interpreter):
     Attributes:
         labels: argument names, gradients as ("gradient", name), and mixtures, by label.
         readers: nodes that mix or return each root.
+        sums: nodes that sum all elements of values, with the op and the roots of the values.
     """
 
     def __init__(self, trace: TracedGraph, adds_sums: bool) -> None:
@@ -130,6 +135,7 @@ class _ElementInterpreter(Interpreter):
         self._adds_sums = adds_sums
         self.labels: list[str | tuple[str, str] | _Mix] = []
         self.readers: dict[int, dict[str, None]] = {}
+        self.sums: dict[tuple[str, str, int], None] = {}
         self._numbers: dict[str | tuple[str, str] | _Mix, int] = {}
         self._mixtures = 0  # the set of all labels that are mixtures
         self._sizes: Mapping[str, tuple[int, ...]] = {}
@@ -188,6 +194,8 @@ class _ElementInterpreter(Interpreter):
             operands = list(zip(node.inputs, inputs, strict=True))
             return self._align(node, operands, node.sizes[0] if node.sizes else _UNKNOWN)
         if self._adds_sums and self._sums_all(node):
+            roots = inputs[0] & ~self._mixtures
+            self.sums[node.name, node.op, roots] = None
             return inputs[0] & self._mixtures | self._mix(node, union(inputs[1:]))
         return self._mix(node, union(inputs))
 
@@ -283,10 +291,22 @@ class _Components:
                     for root in sorted(found)
                     if root in self._walk.readers
                 },
+                self._sums_of(gradients[name]),
+                {root: sums for root in sorted(found) if (sums := self._sums_of(root))},
             )
             for name, found in owned.items()
             if found or gradients[name] in mixed
         )
+
+    def _sums_of(self, root: int) -> tuple[str, ...]:
+        """Returns the sums of a root, in words that all ranks have in common."""
+        found = []
+        for _, op, roots in self._walk.sums:
+            if roots >> root & 1:
+                keys = [self._walk.labels[label] for label in members(roots)]
+                names = sorted(key[1] if isinstance(key, tuple) else "a variable" for key in keys)
+                found.append(f"{op} of {' and '.join(names)}")
+        return tuple(sorted(found))
 
     def _members(self, gradient: int) -> set[int]:
         """Returns the variables that are aligned with a gradient, directly or through others."""

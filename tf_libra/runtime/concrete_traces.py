@@ -85,7 +85,6 @@ class KnownTrace:
         """
         if self._sharding is None:
             self._sharding = find_update_sharding(concrete, self.marked, touched, overlaps_calls)
-            self._sharding.register()
         return self._sharding
 
     def _read(self, concrete: Any) -> traced_graph.TracedGraph:

@@ -1,17 +1,18 @@
 """Calls with sharded updates, after which each rank holds the owned parts of slots."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tf_libra import config
+from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.coordination.control_plane import Control
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.concrete_traces import KnownTrace
 from tf_libra.runtime.step_tracer import StepCall
-from tf_libra.runtime.update_sharding import UpdateSharding
+from tf_libra.runtime.update_sharding import UpdateSharding, agree
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.owned_slots import OwnedSlots
@@ -36,6 +37,9 @@ class ShardedCalls:
         self._options = options
         # Of traces that take no variables as arguments.
         self._found: WeakKeyDictionary[KnownTrace, _Found] = WeakKeyDictionary()
+        self._shardings: WeakKeyDictionary[KnownTrace, UpdateSharding] = WeakKeyDictionary()
+        # Reasons for updates that the ranks cannot share, by gradient; by the gradients of a trace.
+        self._whole: dict[tuple[ReducedGradient, ...], dict[str, str]] = {}
         self._last: UpdateSharding | None = None  # of the last call, if it could be sharded
         self._is_sharded = False  # the last call
         self._reported: set[tuple[str, str]] = set()
@@ -82,12 +86,16 @@ class ShardedCalls:
     def find_weights(self, control: Control, call: StepCall) -> tuple[Mapping[str, int], str]:
         """Returns inputs that hold weights whose updates can be sharded, by gradient.
 
+        All ranks must call it, before the first call with these gradients.
+
         Returns:
             The inputs, and why there is none; empty if there is one.
         """
         reason = self._options.shard_conflict or self._why_all_whole(control)
         if reason:
             return {}, reason
+        alone = call.trace.sharding(call.concrete, call.touched(), self._options.overlaps_calls)
+        self._whole[call.trace.marked] = agree(control, alone)
         sharding = self._find(call).sharding
         if sharding.weight_of:
             return sharding.weight_of, ""
@@ -112,7 +120,7 @@ class ShardedCalls:
             for name in group.tensor_names
         }
         num_sharded = sum(len(group.tensors) for group in groups if group.is_sharded)
-        reporter.on_updates_sharded(num_sharded, whole | sharding.whole)
+        reporter.on_updates_sharded(num_sharded, {**whole, **sharding.whole})
 
     def _why_all_whole(self, control: Control) -> str:
         per_row = self._options.backend.workers_per_host()
@@ -124,7 +132,7 @@ class ShardedCalls:
         found = self._found.get(call.trace)
         if found is None or call.given:
             touched = call.touched()
-            sharding = call.trace.sharding(call.concrete, touched, self._options.overlaps_calls)
+            sharding = self._sharding(call, touched)
             inputs = {bound.index: bound for bound in touched}
             found = _Found(
                 sharding,
@@ -134,6 +142,15 @@ class ShardedCalls:
             if not call.given:
                 self._found[call.trace] = found
         return found
+
+    def _sharding(self, call: StepCall, touched: Sequence[BoundVariable]) -> UpdateSharding:
+        """Returns the sharding of the call's trace that all ranks can share."""
+        if call.trace not in self._shardings:
+            alone = call.trace.sharding(call.concrete, touched, self._options.overlaps_calls)
+            sharding = alone.without(self._whole.get(call.trace.marked, {}))
+            sharding.register()
+            self._shardings[call.trace] = sharding
+        return self._shardings[call.trace]
 
 
 @dataclass(frozen=True)

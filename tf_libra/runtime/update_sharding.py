@@ -7,8 +7,8 @@ Each rank updates only the parts of weights and slots that it owns, and weights 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.elementwise_updates import WeightUpdate, find_weight_updates
 from tf_libra.capture.gradient_registry import ReducedGradient
+from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import native
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
@@ -24,30 +25,73 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
 @dataclass(frozen=True)
+class ShardedUpdate:
+    """The update by one gradient that each rank makes for the part that it owns.
+
+    Attributes:
+        num_elements: number of elements of the gradient.
+        slots: inputs of the graph that hold the owned parts alone between steps.
+        weights: inputs of the graph that are gathered, trainable variables first.
+        sums: sums of all elements of the gradient or a slot, which ranks add.
+    """
+
+    num_elements: int
+    slots: tuple[int, ...]
+    weights: tuple[int, ...]
+    sums: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class UpdateSharding:
     """The updates of one trace that each rank makes for the parts that it owns.
 
     Attributes:
-        num_elements: number of elements of each gradient with a sharded update, by name.
-        slots: inputs of the graph that hold the owned parts alone between steps, ascending.
-        weights: inputs of the graph that are gathered, ascending.
-        weight_of: input that holds the weight of each gradient with a sharded update.
+        updates: the sharded updates, by the gradient's name, in the order of names.
         whole: reasons for the updates that every rank makes, by gradient.
         overlaps_calls: whether gathers go on after a call.
     """
 
-    num_elements: Mapping[str, int]
-    slots: tuple[int, ...]
-    weights: tuple[int, ...]
-    weight_of: Mapping[str, int]
-    whole: dict[str, str]
+    updates: Mapping[str, ShardedUpdate]
+    whole: Mapping[str, str]
     overlaps_calls: bool
+
+    @property
+    def num_elements(self) -> dict[str, int]:
+        """Number of elements of each gradient with a sharded update, by name."""
+        return {name: update.num_elements for name, update in self.updates.items()}
+
+    @cached_property
+    def slots(self) -> tuple[int, ...]:
+        """Inputs of the graph that hold the owned parts alone, in an order of gradients."""
+        found = (slot for update in self.updates.values() for slot in update.slots)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def weights(self) -> tuple[int, ...]:
+        """Inputs of the graph that are gathered, ascending."""
+        return tuple(sorted({i for update in self.updates.values() for i in update.weights}))
+
+    @property
+    def weight_of(self) -> dict[str, int]:
+        """Input that holds the weight of each gradient with a sharded update."""
+        found = self.updates.items()
+        return {name: update.weights[0] for name, update in found if update.weights}
 
     @cached_property
     def id(self) -> str:
         """Identity of the sharding, equal on ranks with equal traces."""
-        text = json.dumps([sorted(self.num_elements.items()), self.slots, self.overlaps_calls])
+        numbers = sorted(self.num_elements.items()), sorted(self.slots)
+        text = json.dumps([*numbers, self.overlaps_calls])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def without(self, whole: Mapping[str, str]) -> "UpdateSharding":
+        """Returns the sharding with more updates that every rank makes, by gradient, with reasons.
+
+        Gradients without a sharded update keep their reasons.
+        """
+        more = {name: reason for name, reason in whole.items() if name in self.updates}
+        rest = {name: update for name, update in self.updates.items() if name not in more}
+        return replace(self, updates=rest, whole={**self.whole, **more})
 
     def register(self) -> None:
         """Makes the sharding known to the graph pass."""
@@ -59,7 +103,7 @@ class UpdateSharding:
             native.text_array(names),
             native.long_array([self.num_elements[name] for name in names]),
             len(self.slots),
-            native.int_array(self.slots),
+            native.int_array(sorted(self.slots)),
             int(self.overlaps_calls),
         )
         if code != 0:
@@ -88,27 +132,29 @@ def find_update_sharding(
     }
     results = [(tensor.op.name, tensor.value_index) for tensor in concrete.graph.outputs]
     graph = traced_graph.read(concrete.graph, with_sizes=True)
-    num_elements, weight_of, written, slots, whole = {}, {}, set(), set(), {}
+    updates, whole = {}, {}
     for update in find_weight_updates(graph, results, adds_sums=True):
         reason = _why_whole(update, variables)
         if reason or update.gradient not in sizes:
             whole[update.gradient] = reason or "its size is unknown"
-            continue
-        num_elements[update.gradient] = sizes[update.gradient]
-        written |= set(update.variables)
-        own = {
-            index
-            for index in update.variables
-            if not variables[index].trainable and index not in update.variable_readers
-        }
-        slots |= own
-        # Another variable that is read may be an average of the weight.
-        read = sorted({*update.variables} - own, key=lambda i: (not variables[i].trainable, i))
-        if read:
-            weight_of[update.gradient] = read[0]
-    weights = tuple(sorted(written - slots))
-    slot_inputs = tuple(sorted(slots))
-    return UpdateSharding(num_elements, slot_inputs, weights, weight_of, whole, overlaps_calls)
+        else:
+            updates[update.gradient] = _shard(update, sizes[update.gradient], variables)
+    return UpdateSharding(updates, whole, overlaps_calls)
+
+
+def _shard(
+    update: WeightUpdate, num_elements: int, variables: Mapping[int, BoundVariable]
+) -> ShardedUpdate:
+    slots = tuple(
+        index
+        for index in update.variables
+        if not variables[index].trainable and index not in update.variable_readers
+    )
+    # Another variable that is read may be an average of the weight.
+    weights = sorted({*update.variables} - {*slots}, key=lambda i: (not variables[i].trainable, i))
+    of_slots = (name for index in slots for name in update.variable_sums.get(index, ()))
+    sums = tuple(sorted((*update.sums, *of_slots)))
+    return ShardedUpdate(num_elements, slots, tuple(weights), sums)
 
 
 def _why_whole(update: WeightUpdate, variables: Mapping[int, BoundVariable]) -> str:
@@ -120,4 +166,43 @@ def _why_whole(update: WeightUpdate, variables: Mapping[int, BoundVariable]) -> 
         bound = variables.get(index)
         if bound is None or bound.dtype not in _DTYPES:
             return "it writes something other than a floating-point variable"
+    return ""
+
+
+def agree(control: Control, sharding: UpdateSharding) -> dict[str, str]:
+    """Returns gradients whose updates stay whole as graphs of ranks differ, with reasons.
+
+    One rank may read a gradient, such as for a histogram, or print its norm.
+    All ranks must call it.
+
+    Args:
+        control: reaches the other ranks.
+        sharding: that of this rank's trace.
+
+    Raises:
+        EngineError: a rank is gone.
+    """
+    mine: dict[str, Any] = {
+        name: [len(update.slots), len(update.weights), *update.sums]
+        for name, update in sharding.updates.items()
+    }
+    digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()
+    if len(set(control.all_gather(digest))) == 1:
+        return {}
+    everyone = control.all_gather({**sharding.whole, **mine})
+    found = {name: _difference([theirs.get(name) for theirs in everyone]) for name in mine}
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def _difference(updates: Sequence[Any]) -> str:
+    """Returns how ranks differ: in updates, in reasons for whole ones, or in updating at all."""
+    for rank, update in enumerate(updates):
+        if not isinstance(update, list):
+            return f"rank {rank}: {update or 'no variable is updated'}"
+    for rank, update in enumerate(updates):
+        if update[:2] != updates[0][:2]:
+            return f"rank {rank} reads other variables of the optimizer than rank 0"
+        if update[2:] != updates[0][2:]:
+            sums = [", ".join(theirs[2:]) or "nothing" for theirs in (updates[0], update)]
+            return f"rank 0 sums other values than rank {rank}: {sums[0]}; {sums[1]}"
     return ""

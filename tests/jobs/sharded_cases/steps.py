@@ -16,7 +16,6 @@ from sharded_cases.common import (
     NUM_STEPS,
     OPTIMIZERS,
     PLANNED_GATHERS,
-    Momentum,
     Network,
     cases,
     decorated,
@@ -261,39 +260,6 @@ def read_by_one_rank() -> Any:
     for thread in reads:
         thread.join()
     return {"different": changed + different(ours, theirs), "in_parts": in_parts}
-
-
-class _OfRank(Momentum):
-    """Momentum whose ops differ between ranks."""
-
-    def __init__(self, prints_norm: bool) -> None:
-        self._prints_norm = prints_norm
-
-    def apply(self, gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
-        if self._prints_norm:
-            if RANK == 0:
-                tf.print("norm", tf.nn.l2_loss(gradients[0]), output_stream=f"file://{FOLDER}/norm")
-            gradients = [g / (1 + tf.reduce_sum(g * g)) for g in gradients]
-        else:  # another gradient is the one with more ops
-            for _ in range(4):
-                gradients[RANK] = tf.maximum(gradients[RANK], gradients[RANK] - 1)
-        super().apply(gradients, weights)
-
-
-def of_rank(prints_norm: bool) -> Any:
-    """Trains with ops that differ between ranks."""
-    ours, theirs = Network("written"), Network("written")
-    for network, shard in ((theirs, False), (ours, True)):
-        network.optimizer = _OfRank(prints_norm)
-        network.optimizer.build(network.weights)
-        step = decorated(network, shard)
-        for number in range(NUM_STEPS):
-            step(*inputs_of(number))
-    step.synchronize_variables()
-    return different(ours, theirs)
-
-
-cases.add("other_ops", lambda: of_rank(prints_norm=False))
 
 
 @cases
