@@ -224,8 +224,8 @@ class Placing:
             environment |= mpich_lib.environment(folder, environment)
         if self._values.hosts is not None:
             launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={self._values.hosts}"]
-            given = {name: self._values[name].value for name in self._of_hosts}
-            launcher += [f"--{name}={value}" for name, value in given.items() if value]
+            host_flags = {name: self._values[name].value for name in self._of_hosts}
+            launcher += [f"--{name}={value}" for name, value in host_flags.items() if value]
             launcher += ["--tf_config", "--"] if by_tf_config else ["--"]
         worker = [sys.executable, "-m", "benchmarks.jobs.worker", module]
         worker.append(json.dumps(dataclasses.asdict(job)))

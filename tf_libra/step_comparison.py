@@ -57,10 +57,10 @@ class StepComparison:
         Raises:
             ValueError: there is no step of one of these names.
         """
-        for field, given in (("name", name), ("baseline", baseline)):
-            if given not in self.seconds:
+        for field, requested in (("name", name), ("baseline", baseline)):
+            if requested not in self.seconds:
                 known = ", ".join(map(repr, self.seconds))
-                raise ValueError(f"{field} must be one of {known}, got {given!r}")
+                raise ValueError(f"{field} must be one of {known}, got {requested!r}")
         ratios = np.sort(np.divide(self.seconds[baseline], self.seconds[name]))
         # Order statistics: no assumption on the distribution of step times.
         below = special.bdtr(np.arange(len(ratios)), len(ratios), 0.5)

@@ -12,7 +12,7 @@ from benchmarks.markdown import table
 
 def parameters(setting: Setting) -> str:
     """Returns a table of what the paper and the published times state, and what they leave out."""
-    given, interference = setting.parameters, setting.interference
+    parameters, interference = setting.parameters, setting.interference
     rows = [
         ("layer times", "one A100, mixed precision", "published by the authors"),
         (
@@ -22,19 +22,23 @@ def parameters(setting: Setting) -> str:
         ),
         (
             "bandwidth of a GPU",
-            f"{given.bytes_per_second / 1e9:g} GB/s",
+            f"{parameters.bytes_per_second / 1e9:g} GB/s",
             "the authors' planner; Table 2 has NVSwitch's 600 GB/s",
         ),
-        ("latency of a transfer", f"{1e6 * given.latency_seconds:g} us", "the authors' planner"),
+        (
+            "latency of a transfer",
+            f"{1e6 * parameters.latency_seconds:g} us",
+            "the authors' planner",
+        ),
         (
             "bytes per gradient and activation",
-            given.bytes_per_element,
+            parameters.bytes_per_element,
             "the authors' planner",
         ),
         (
             "a concatenation",
             "its bytes read and written, forward and backward, at "
-            f"{given.memory_bytes_per_second / 1e9:g} GB/s",
+            f"{parameters.memory_bytes_per_second / 1e9:g} GB/s",
             "not given; the A100's memory (data sheet)",
         ),
         ("Inception-v3's classifier", "VGG-16's last layer", "not given"),

@@ -147,31 +147,31 @@ def _seconds(entry: dict) -> dict[int, float]:
     return {int(b): microseconds * 1e-6 for b, microseconds in entry["microseconds"].items()}
 
 
-def _held(entry: dict) -> int:
-    given = entry["parameters"]
+def _num_parameters(entry: dict) -> int:
+    settings = entry["parameters"]
     if entry["layer"] == "conv2d":
-        kernel = given["kernel_size"]
+        kernel = settings["kernel_size"]
         height, width = kernel if isinstance(kernel, list) else (kernel, kernel)
-        return (height * width * given["in_channels"] + 1) * given["out_channels"]
+        return (height * width * settings["in_channels"] + 1) * settings["out_channels"]
     if entry["layer"] == "linear":
-        return (given["in_features"] + 1) * given["out_features"]
+        return (settings["in_features"] + 1) * settings["out_features"]
     return 0
 
 
-def _given(entry: dict) -> int:
+def _num_outputs(entry: dict) -> int:
     """Numbers per sample that a layer gives."""
-    given = entry["parameters"]
+    settings = entry["parameters"]
     if entry["layer"] == "linear":
-        return given["out_features"]
+        return settings["out_features"]
     if entry["layer"] not in ("conv2d", "maxPool2d", "avgPool2d"):
         return math.prod(np.atleast_1d(entry["input"]).tolist())
     channels, *sides = entry["input"]
-    kernel, padding = given["kernel_size"], given["padding"]
+    kernel, padding = settings["kernel_size"], settings["padding"]
     kernels = kernel if isinstance(kernel, list) else (kernel, kernel)
     paddings = padding if isinstance(padding, list) else (padding, padding)
     for axis in (0, 1):
-        sides[axis] = (sides[axis] + 2 * paddings[axis] - kernels[axis]) // given["stride"] + 1
-    return given.get("out_channels", channels) * math.prod(sides)
+        sides[axis] = (sides[axis] + 2 * paddings[axis] - kernels[axis]) // settings["stride"] + 1
+    return settings.get("out_channels", channels) * math.prod(sides)
 
 
 def _vgg16(entries: list[dict]) -> list[Layer]:
@@ -193,7 +193,11 @@ def _vgg16(entries: list[dict]) -> list[Layer]:
         kind = {"conv2d": "conv", "maxPool2d": "pool", "linear": "dense"}[entry["layer"]]
         counts[kind] = counts.get(kind, 0) + 1
         after = (len(found) - 1,) if found else ()
-        found.append(Layer(f"{kind}{counts[kind]}", seconds, _held(entry), _given(entry), after))
+        found.append(
+            Layer(
+                f"{kind}{counts[kind]}", seconds, _num_parameters(entry), _num_outputs(entry), after
+            )
+        )
     return found
 
 
@@ -222,7 +226,9 @@ def _inception_v3(entries: list[dict], parameters: Parameters) -> list[Layer]:
         position += 1
         kind = {"conv2d": "conv", "maxPool2d": "pool", "avgPool2d": "pool"}[entry["layer"]]
         label = f"{name}{kind}{len(found)}"
-        found.append(Layer(label, _seconds(entry), _held(entry), _given(entry), after))
+        found.append(
+            Layer(label, _seconds(entry), _num_parameters(entry), _num_outputs(entry), after)
+        )
         return len(found) - 1
 
     last: tuple[int, ...] = ()

@@ -109,34 +109,34 @@ def _options(argv: Sequence[str] | None) -> Options:
     parser.add_argument("--no-mps", action="store_true", help="let ranks take turns on the GPU")
     parser.add_argument("--batch-factor", type=float, default=1.0, help="times the usual samples")
     parser.add_argument("--seed", type=int, default=0, help="of orders")
-    given = parser.parse_args(argv)
-    steps = tuple(given.steps.split(","))
-    models = tuple(given.models.split(","))
+    parsed = parser.parse_args(argv)
+    steps = tuple(parsed.steps.split(","))
+    models = tuple(parsed.models.split(","))
     for name, values, allowed in (("steps", steps, tuple(_SHARES)), ("models", models, _MODELS)):
         if unknown := [value for value in values if value not in allowed]:
             parser.error(f"--{name} must be any of {', '.join(allowed)}, got {unknown[0]!r}")
     try:
-        threads = tuple(sorted({int(value) for value in given.threads.split(",")}))
+        threads = tuple(sorted({int(value) for value in parsed.threads.split(",")}))
     except ValueError:
-        parser.error(f"--threads must be whole numbers, got {given.threads!r}")
+        parser.error(f"--threads must be whole numbers, got {parsed.threads!r}")
     if any(count < 128 or count % 128 for count in threads):
-        parser.error(f"--threads must be multiples of 128, got {given.threads!r}")
+        parser.error(f"--threads must be multiples of 128, got {parsed.threads!r}")
     for name in ("budget", "batch_factor"):
-        if not getattr(given, name) > 0:
+        if not getattr(parsed, name) > 0:
             flag = name.replace("_", "-")
-            parser.error(f"--{flag} must be above 0, got {getattr(given, name):g}")
+            parser.error(f"--{flag} must be above 0, got {getattr(parsed, name):g}")
     return Options(
-        out=given.out.resolve(),
+        out=parsed.out.resolve(),
         steps=steps,
-        budget=given.budget,
-        dry_run=given.dry_run,
+        budget=parsed.budget,
+        dry_run=parsed.dry_run,
         threads=threads,
         models=models,
-        method=given.method,
-        placement=given.placement,
-        mps=not given.no_mps,
-        batch_factor=given.batch_factor,
-        seed=given.seed,
+        method=parsed.method,
+        placement=parsed.placement,
+        mps=not parsed.no_mps,
+        batch_factor=parsed.batch_factor,
+        seed=parsed.seed,
     )
 
 

@@ -62,7 +62,7 @@ class Gpu:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = True
-        self._beside = torch.cuda.Stream()
+        self._transfers = torch.cuda.Stream()
 
     def mark(self) -> Mark:
         return _GpuMark(torch.cuda.current_stream())
@@ -70,12 +70,12 @@ class Gpu:
     def all_reduce(self, tensor: torch.Tensor, group: Any, *, ready: bool) -> Transfer:
         """Sums a tensor over a group; unless `ready`, after what the current stream holds now."""
         if not ready:
-            self._beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._beside):
-            start = _GpuMark(self._beside)
+            self._transfers.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._transfers):
+            start = _GpuMark(self._transfers)
             # NCCL has a stream of its own that follows this one, and is followed by it again.
             dist.all_reduce(tensor, group=group, async_op=True).wait()
-            return Transfer(start, _GpuMark(self._beside))
+            return Transfer(start, _GpuMark(self._transfers))
 
     @contextlib.contextmanager
     def exact(self) -> Iterator[None]:
@@ -91,7 +91,7 @@ class Gpu:
 
     def join(self) -> None:
         """The current stream goes on when all all-reduces so far are done."""
-        torch.cuda.current_stream().wait_stream(self._beside)
+        torch.cuda.current_stream().wait_stream(self._transfers)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()

@@ -46,10 +46,10 @@ def run(job: Job) -> None:
     )  # all ranks have the same samples
     ways: dict[str, Callable[[], dict[str, float]]] = {
         "data parallel": lambda: _trained(together, trained.batch, job),
-        "data parallel, background": lambda: _beside(together, trained.batch, job, file),
+        "data parallel, background": lambda: _with_background(together, trained.batch, job, file),
         "static partition": lambda: _partition(alone, whole, job, file),
         "bursts": lambda: _trained(bursts, trained.batch, job),
-        "bursts, background": lambda: _beside(bursts, trained.batch, job, file),
+        "bursts, background": lambda: _with_background(bursts, trained.batch, job, file),
         "background": lambda: _background(job, file),
     }
     random = np.random.default_rng(job.seed)
@@ -84,7 +84,7 @@ def _trained(step: Any, batch: Any, job: Job) -> dict[str, float]:
     return {"step_seconds": (time.perf_counter() - start) / job.steps, "background_per_second": 0.0}
 
 
-def _beside(step: Any, batch: Any, job: Job, file: Path) -> dict[str, float]:
+def _with_background(step: Any, batch: Any, job: Job, file: Path) -> dict[str, float]:
     """Measures a block of steps, as `_trained` does, with the background paced concurrently."""
     file.unlink(missing_ok=True)
     background = tf_libra.background(_command(file), max_slowdown=job.max_slowdown)

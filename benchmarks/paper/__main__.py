@@ -121,18 +121,25 @@ def main(argv: list[str]) -> None:
     if _PRINT.value:
         print(parameters.to_json())
         return
-    given = _PARAMETERS.value
-    if given:
-        source = Path(given)
+    source_name = _PARAMETERS.value
+    if source_name:
+        source = Path(source_name)
         if source.is_dir():
             parameters = of_gpu(source, _LIBRARY_THREADS.value)
         else:
             parameters = Parameters.from_json(source.read_text())
-    default = f"docs/paper_{Path(given).stem}.md" if given else "docs/paper.md"
+    default = f"docs/paper_{Path(source_name).stem}.md" if source_name else "docs/paper.md"
     path = Path(_DOCUMENT.value or default)
-    published = None if given else of_published_throughputs()
+    published = None if source_name else of_published_throughputs()
     results = Path(_RESULTS.value or f"benchmarks/results/{path.stem}.json")
-    run(parameters, path, results, with_asc=not given, points=_POINTS.value, published=published)
+    run(
+        parameters,
+        path,
+        results,
+        with_asc=not source_name,
+        points=_POINTS.value,
+        published=published,
+    )
     print(path.read_text())
 
 

@@ -95,7 +95,7 @@ def launch(script: Path, text: str, *flags: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.workers
 def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
-    beside = f"echo $$ > {tmp_path}/begun.$TF_LIBRA_BACKGROUND_RANK; exec sleep 600"
+    background = f"echo $$ > {tmp_path}/begun.$TF_LIBRA_BACKGROUND_RANK; exec sleep 600"
     job = launch(
         tmp_path / "train.py",
         "from tf_libra.background_jobs.manager import of_this_process\n"
@@ -107,7 +107,7 @@ def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
         "    while job.runs and not os.path.exists(begun):\n"
         "        time.sleep(0.01)\n"
         "print(job.describe())\n",
-        f"--background=sh -c {shlex.quote(beside)}",
+        f"--background=sh -c {shlex.quote(background)}",
         "--max-slowdown=0.2",
     )
     reported = job.communicate(timeout=300)[0]
@@ -265,9 +265,9 @@ def test_bad_flags_without_horovod_are_reported(
 
 
 def test_two_dashes_end_the_options() -> None:
-    given = launcher.parse(["-np", "2", "--", "python", "train.py", "--", "-np", "3"])
-    assert given.num_ranks == 2
-    assert given.rest == ["python", "train.py", "--", "-np", "3"]
+    command_line = launcher.parse(["-np", "2", "--", "python", "train.py", "--", "-np", "3"])
+    assert command_line.num_ranks == 2
+    assert command_line.rest == ["python", "train.py", "--", "-np", "3"]
 
 
 def test_unknown_launcher_is_rejected(
@@ -294,7 +294,7 @@ def test_script_that_can_do_without_horovod_runs_where_there_is_none(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text("try:\n    import horovod\nexcept ImportError:\n    horovod = None\n")
-    given = launcher.parse(["-np", "2", "python", str(script)])
-    assert launcher._decide(given)[0]
+    command_line = launcher.parse(["-np", "2", "python", str(script)])
+    assert launcher._decide(command_line)[0]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not launcher._decide(given)[0]
+    assert not launcher._decide(command_line)[0]

@@ -9,8 +9,8 @@ from absl import flags
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
-    given_arguments,
     named_strategy,
+    passed_arguments,
 )
 from tf_libra.planning.arguments import argument
 
@@ -54,7 +54,7 @@ def test_each_strategy_converts_a_flag_to_its_own_kind() -> None:
     assert named_strategy(values_of("--strategy=other", "--size=2,4"), KINDS) == Other((2, 4))
     assert named_strategy(values_of("--strategy=last", "--size=true"), KINDS) == Last(True)
     assert named_strategy(values_of("--rates=1,0.25"), KINDS) == One(rates=(1.0, 0.25))
-    assert given_arguments(values_of("--size=2", "--rates=1"), Other) == {
+    assert passed_arguments(values_of("--size=2", "--rates=1"), Other) == {
         "size": (2,),
         "rates": (1.0,),
     }
@@ -93,7 +93,9 @@ def test_training_argument_has_no_flag() -> None:
     define_arguments(values, both)
     assert values["seed"].help == "(drawn); by default 2"
     values(["prog", "--seed=5"])
-    assert given_arguments(values, Trained) == {} and given_arguments(values, Drawn) == {"seed": 5}
+    assert passed_arguments(values, Trained) == {} and passed_arguments(values, Drawn) == {
+        "seed": 5
+    }
     with pytest.raises(ValueError, match=r"^seed .*trained, .*size$"):
         named_strategy(values, both)
 

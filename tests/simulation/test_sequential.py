@@ -13,10 +13,12 @@ rates = st.floats(0.05, 1.0)
 @given(seconds, st.floats(0.1, 1.0), seconds, rates)
 def test_stage_completes_communication_and_computation(overlapped, share, compute, rate):
     exclusive = share * overlapped  # alone it is no slower
-    beside, left, residual = stage_times(overlapped, exclusive, compute, rate)
-    assert min(beside, left, residual) >= 0
-    assert beside * rate + left == pytest.approx(compute, abs=1e-15)
-    sent = (beside / overlapped if overlapped else 1.0) + (residual / exclusive if exclusive else 0)
+    overlap, left, residual = stage_times(overlapped, exclusive, compute, rate)
+    assert min(overlap, left, residual) >= 0
+    assert overlap * rate + left == pytest.approx(compute, abs=1e-15)
+    sent = (overlap / overlapped if overlapped else 1.0) + (
+        residual / exclusive if exclusive else 0
+    )
     assert sent == pytest.approx(1.0)
     # What is left is of one of them.
     assert left == 0 or residual == 0
@@ -24,8 +26,8 @@ def test_stage_completes_communication_and_computation(overlapped, share, comput
 
 @given(seconds, seconds, rates)
 def test_shorter_activity_ends_the_overlap(overlapped, compute, rate):
-    beside, _, _ = stage_times(overlapped, overlapped, compute, rate)
-    assert beside == min(overlapped, compute / rate)
+    overlap, _, _ = stage_times(overlapped, overlapped, compute, rate)
+    assert overlap == min(overlapped, compute / rate)
 
 
 def test_no_computation_has_no_overlap():

@@ -227,9 +227,9 @@ def _path() -> str:
 class BackgroundManager:
     """Holder of this process's background job, if any."""
 
-    def __init__(self, given: Background | None) -> None:
+    def __init__(self, background: Background | None) -> None:
         """Hold the job that the launcher has requested, or none."""
-        self.background = given
+        self.background = background
 
 
 @STATE.value()

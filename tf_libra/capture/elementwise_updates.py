@@ -169,8 +169,8 @@ class _ElementInterpreter(Interpreter):
     def evaluate_opaque(self, node: Node, inputs: Sequence[int], condition: int) -> int:
         labels = self._mix(node, union(inputs))
         for function in node.functions:
-            given = self.opaque_arguments(function, inputs, labels)
-            self.call(function, given, condition | labels)
+            arguments = self.opaque_arguments(function, inputs, labels)
+            self.call(function, arguments, condition | labels)
         return labels
 
     def _evaluate_body(self, body: Body, arguments: Mapping[str, int], condition: int) -> Frame:

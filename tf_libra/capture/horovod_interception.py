@@ -96,11 +96,11 @@ def intercept_reductions(step_name: str, registry: GradientRegistry) -> Iterator
         return call
 
     def gather(original: Any) -> Any:
-        def call(given: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(argument: Any, *args: Any, **kwargs: Any) -> Any:
             if registry.is_tracing_thread():
-                tensors = given if isinstance(given, list | tuple) else [given]
+                tensors = argument if isinstance(argument, list | tuple) else [argument]
                 reductions.leave(tensors, "IndexedSlices")
-            return original(given, *args, **kwargs)
+            return original(argument, *args, **kwargs)
 
         return call
 

@@ -171,10 +171,10 @@ class InstrumentedFunction:
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """Traces the step, and retraces it if Horovod averages what the trace has averaged."""
-        function, given = self.resolve_call(args)
+        function, arguments = self.resolve_call(args)
         self._may_discard, self._is_stale = True, False
         try:
-            concrete = function.get_concrete_function(*given, **kwargs)
+            concrete = function.get_concrete_function(*arguments, **kwargs)
         finally:
             self._may_discard = False
         if not self._is_stale:
@@ -182,8 +182,8 @@ class InstrumentedFunction:
         # The discarded trace has created the variables of the step.
         self._by_us.clear()
         self.forget_traces()
-        function, given = self.resolve_call(args)
-        return function.get_concrete_function(*given, **kwargs)
+        function, arguments = self.resolve_call(args)
+        return function.get_concrete_function(*arguments, **kwargs)
 
     def forget_traces(self) -> None:
         """Makes every later call retrace, for example under another policy."""

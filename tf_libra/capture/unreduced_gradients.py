@@ -67,7 +67,7 @@ def check_updates(
         trace,
         variable_inputs(graph, weights),
         ends_at=is_all_reduced,
-        held={id(weight): f"{_HELD}{id(weight)}" for weight in weights},
+        initial_labels={id(weight): f"{_HELD}{id(weight)}" for weight in weights},
         derivative=_derivative,
     )
     for weight in weights:

@@ -40,13 +40,13 @@ def define_families(values: flags.FlagValues) -> None:
 
 def read_families(values: flags.FlagValues) -> FamilyComparison | None:
     """Returns the families that training has compared; None without a file."""
-    given, profile = flag_value(values, "families"), flag_value(values, "profile")
-    path = Path(given or profile or "")
+    families, profile = flag_value(values, "families"), flag_value(values, "profile")
+    path = Path(families or profile or "")
     if path.is_dir():
         path /= _FILE
-        if not given and not path.exists():
+        if not families and not path.exists():
             return None
-    elif not given:
+    elif not families:
         return None
     return read(path, FamilyComparison.from_json)
 
@@ -70,11 +70,11 @@ def requested_factors(
         ("rate", "link_factor", links),
         ("batch", "batch_factor", examples),
     ):
-        given = flag_value(values, name)
-        if given is None:
+        value = flag_value(values, name)
+        if value is None:
             continue
         if factor != 1:
-            raise ValueError(f"{name} must be given without {other}, got {given} and {factor:g}")
+            raise ValueError(f"{name} must be given without {other}, got {value} and {factor:g}")
         if families is None:
             raise ValueError(f"{name} needs families as measured in training: --families FILE.json")
     if (text := flag_value(values, "rate")) is not None:

@@ -36,9 +36,9 @@ from tf_libra.cli.step_table import one_worker_row, plan_row, print_rows, with_r
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
-    given_arguments,
-    is_plan_given,
+    is_plan_passed,
     named_strategy,
+    passed_arguments,
 )
 from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
 from tf_libra.internal import validation
@@ -185,7 +185,7 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
 
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
-    strategy = None if is_plan_given(values) else named_strategy(values, strategies.BY_NAME)
+    strategy = None if is_plan_passed(values) else named_strategy(values, strategies.BY_NAME)
     fixed = None
     if strategy is None:
         if values["gathers"].value:
@@ -215,7 +215,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
     links, examples = requested_factors(values, families, cost)
     profile, cost = profile.with_batch(examples), cost.with_link_rate(links)
     chosen: dict[str, strategies.Strategy] = {
-        name: kind(**given_arguments(values, kind)) for name, kind in compared_kinds().items()
+        name: kind(**passed_arguments(values, kind)) for name, kind in compared_kinds().items()
     }
     if values["exact"].value:
         chosen |= {

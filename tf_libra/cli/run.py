@@ -106,20 +106,20 @@ def main(arguments: Sequence[str]) -> int:
         print(usage(), file=sys.stderr)
         return 2
     try:
-        given = parse(arguments)
-        if given.is_help:
+        command_line = parse(arguments)
+        if command_line.is_help:
             return _help()
-        is_horovod, reason = _decide(given)
+        is_horovod, reason = _decide(command_line)
         # Workers write into pipes, where Python buffers its output. TensorFlow messages at level
         # INFO, such as every begin and end of a trace, would hide those of the script.
         variables = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
-        variables |= given.variables
+        variables |= command_line.variables
         # Workers are started by name, such as "python", which must be that of this environment.
         variables["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), variables.get("PATH", os.defpath)]
         )
         if not is_horovod:
-            num_ranks, command = _local_command(given)
+            num_ranks, command = _local_command(command_line)
             _check_program(command, variables["PATH"])
     except ValueError as error:
         print(f"tf-libra run: {error}", file=sys.stderr)
@@ -131,9 +131,9 @@ def main(arguments: Sequence[str]) -> int:
         missing = NO_HOROVOD.format(python=sys.executable)
         print(f"tf-libra run: {missing} ({reason})", file=sys.stderr)
         return 1
-    if given.rest and not given.rest[0].startswith("-"):
+    if command_line.rest and not command_line.rest[0].startswith("-"):
         print(f"tf-libra run: ranks of Horovod ({reason})", file=sys.stderr)
-    _replace_by_horovod(given, variables)
+    _replace_by_horovod(command_line, variables)
     raise AssertionError("unreachable")
 
 
@@ -206,14 +206,14 @@ def _check_num_processes(arguments: Sequence[str]) -> None:
             return
 
 
-def _decide(given: CommandLine) -> tuple[bool, str]:
+def _decide(command_line: CommandLine) -> tuple[bool, str]:
     """Returns whether Horovod's launcher starts the ranks, and the reason.
 
     Raises:
         ValueError: TF_LIBRA_LAUNCHER selects another launcher.
     """
-    if given.is_horovod is not None:
-        return given.is_horovod, _HOROVOD if given.is_horovod else _LOCAL
+    if command_line.is_horovod is not None:
+        return command_line.is_horovod, _HOROVOD if command_line.is_horovod else _LOCAL
     selected = os.environ.get(SELECT_VARIABLE, "") or "auto"
     if selected not in ("auto", "torchrun", "horovod"):
         raise ValueError(
@@ -222,7 +222,7 @@ def _decide(given: CommandLine) -> tuple[bool, str]:
         )
     if selected != "auto":
         return selected == "horovod", f"{SELECT_VARIABLE}={selected}"
-    found = find_horovod_import(given.rest)
+    found = find_horovod_import(command_line.rest)
     if found is None:
         return False, "the script does not import Horovod"
     place = f"{found.file.name}, line {found.line}"
@@ -231,13 +231,13 @@ def _decide(given: CommandLine) -> tuple[bool, str]:
     return True, f"{place} imports it; {_LOCAL} starts ranks without it"
 
 
-def _local_command(given: CommandLine) -> tuple[int, Sequence[str]]:
+def _local_command(command_line: CommandLine) -> tuple[int, Sequence[str]]:
     """Returns number of ranks and command of a job without Horovod.
 
     Raises:
         ValueError: one of them is missing, or an option is Horovod's.
     """
-    option = given.rest[0].partition("=")[0] if given.rest else ""
+    option = command_line.rest[0].partition("=")[0] if command_line.rest else ""
     if option in _HOSTS:
         raise ValueError(
             f"{option}: ranks on other hosts need Horovod's launcher ({_HOROVOD}, before all other"
@@ -247,11 +247,11 @@ def _local_command(given: CommandLine) -> tuple[int, Sequence[str]]:
         raise ValueError(
             f"unknown option {option}; options of Horovod's launcher follow {_HOROVOD}. {usage()}"
         )
-    if not given.rest:
+    if not command_line.rest:
         raise ValueError("a command is required: tf-libra run -np 2 python train.py")
-    if given.num_ranks is None:
+    if command_line.num_ranks is None:
         raise ValueError("-np is required: tf-libra run -np 2 python train.py")
-    return given.num_ranks, given.rest
+    return command_line.num_ranks, command_line.rest
 
 
 def _check_program(command: Sequence[str], path: str) -> None:
@@ -272,15 +272,15 @@ def _check_program(command: Sequence[str], path: str) -> None:
     raise ValueError(f"{command[0]!r} is no program; Python executes scripts: {shown}")
 
 
-def _horovod_command(given: CommandLine) -> list[str]:
-    number = [] if given.num_ranks is None else ["-np", str(given.num_ranks)]
-    return [sys.executable, "-m", "tf_libra.launcher", *number, *given.rest]
+def _horovod_command(command_line: CommandLine) -> list[str]:
+    number = [] if command_line.num_ranks is None else ["-np", str(command_line.num_ranks)]
+    return [sys.executable, "-m", "tf_libra.launcher", *number, *command_line.rest]
 
 
-def _replace_by_horovod(given: CommandLine, variables: Mapping[str, str]) -> None:
+def _replace_by_horovod(command_line: CommandLine, variables: Mapping[str, str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, _horovod_command(given), dict(variables))
+    os.execve(sys.executable, _horovod_command(command_line), dict(variables))
 
 
 def _help() -> int:

@@ -95,15 +95,15 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
     if name not in by_name:
         raise ValueError(f"strategy must be one of {', '.join(by_name)}, got {name!r}")
     known = [planning_argument.name for planning_argument in _planning_arguments(by_name[name])]
-    for argument in _given(values):
+    for argument in _passed(values):
         if argument not in known:
             raise ValueError(
                 f"{argument} is not an argument of {name}, which takes {', '.join(known)}"
             )
-    return by_name[name](**given_arguments(values, by_name[name]))
+    return by_name[name](**passed_arguments(values, by_name[name]))
 
 
-def is_plan_given(values: flags.FlagValues) -> bool:
+def is_plan_passed(values: flags.FlagValues) -> bool:
     """Returns True for a plan from a file, False for a strategy.
 
     Raises:
@@ -113,16 +113,16 @@ def is_plan_given(values: flags.FlagValues) -> bool:
         raise ValueError("exactly one of plan and strategy must be given")
     if flag_value(values, "plan") is None:
         return False
-    for name, value in _given(values).items():
+    for name, value in _passed(values).items():
         raise ValueError(
             f"{name} is an argument of strategies and has no effect on a plan, got {value!r}"
         )
     return True
 
 
-def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
+def passed_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
     """Returns the given arguments of a strategy, converted to their types."""
-    found = _given(values)
+    found = _passed(values)
     return {
         planning_argument.name: _read(planning_argument, found[planning_argument.name])
         for planning_argument in _planning_arguments(kind)
@@ -135,7 +135,7 @@ def _planning_arguments(kind: type[Any]) -> list[Argument]:
     return [argument for argument in arguments_of(kind) if not argument.in_training]
 
 
-def _given(values: flags.FlagValues) -> dict[str, Any]:
+def _passed(values: flags.FlagValues) -> dict[str, Any]:
     found = values.get_flags_for_module(_MODULE)
     return {flag.name: flag.value for flag in found if flag.value is not None}
 

@@ -37,9 +37,9 @@ PLACES = {
 }
 
 
-def check_names(taker: str, given: Iterable[str]) -> None:
+def check_names(taker: str, names: Iterable[str]) -> None:
     """Raises `TypeError` for an argument that belongs to another object, and names that object."""
-    for name in given:
+    for name in names:
         place = PLACES[taker].get(name)
         if place is not None:
             raise TypeError(f"{taker}() takes no argument {name!r}: write {place}")
@@ -56,8 +56,8 @@ def strategy_defaults(limit: str) -> str:
 class _Group:
     """Base of a group of options: checks names and values."""
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
-        check_names(cls.__name__, given)
+    def __new__(cls, *_: Any, **kwargs: Any) -> Self:
+        check_names(cls.__name__, kwargs)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -370,25 +370,25 @@ def _fields(kind: type, group: str) -> Iterator[Option]:
         yield Option(name=field.name, default=field.default, group=group, **field.metadata)
 
 
-def resolve(given: Mapping[str, Any]) -> DataParallelOptions:
+def resolve(kwargs: Mapping[str, Any]) -> DataParallelOptions:
     """Checks the given options of data parallelism; see `resolve_as`."""
-    return resolve_as(DataParallelOptions, given)
+    return resolve_as(DataParallelOptions, kwargs)
 
 
-def resolve_as(kind: type[_Options], given: Mapping[str, Any]) -> _Options:
+def resolve_as(kind: type[_Options], kwargs: Mapping[str, Any]) -> _Options:
     """Checks the options that a user has given by keyword, and fills in the others.
 
     Args:
         kind: the options of the strategy's kind.
-        given: values by keyword.
+        kwargs: values by keyword.
 
     Raises:
         TypeError: there is no such option.
         ValueError: names the option, its value and what is allowed.
     """
-    check_names("optimize", given)
+    check_names("optimize", kwargs)
     names = {field.name for field in dataclasses.fields(kind)}
-    for name in given:
+    for name in kwargs:
         if name not in names:
             raise TypeError(f"optimize() got an unexpected keyword argument {name!r}")
-    return kind(**given)
+    return kind(**kwargs)

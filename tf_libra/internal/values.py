@@ -68,9 +68,9 @@ class Value:
 
     def __post_init__(self) -> None:
         for name, check in _field_checks(cast(Any, type(self))):
-            given = getattr(self, name)
-            value = check(name, given)
-            if value is not given:
+            original = getattr(self, name)
+            value = check(name, original)
+            if value is not original:
                 object.__setattr__(self, name, value)
         self._validate()
 

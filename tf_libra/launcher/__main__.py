@@ -124,18 +124,18 @@ def main(lasting: list[Any]) -> int:
         return lasting[-1]
 
     sys.argv[0] = "tf-libra run"  # for usage messages
-    given = launch.parse_args()
-    if not given.command:
+    parsed = launch.parse_args()
+    if not parsed.command:
         print(
             "tf-libra run: a command is required: tf-libra run -np 2 python train.py",
             file=sys.stderr,
         )
         return 2
-    elastic = given.host_discovery_script is not None or given.min_num_proc is not None
+    elastic = parsed.host_discovery_script is not None or parsed.min_num_proc is not None
     try:
-        check_hosts(given.hosts, given.hostfile, given.num_proc, elastic)
+        check_hosts(parsed.hosts, parsed.hostfile, parsed.num_proc, elastic)
     except OSError as problem:
-        print(f"tf-libra run: hostfile {given.hostfile!r}: {problem.strerror}", file=sys.stderr)
+        print(f"tf-libra run: hostfile {parsed.hostfile!r}: {problem.strerror}", file=sys.stderr)
         return 2
     except ValueError as problem:
         print(f"tf-libra run: {problem}", file=sys.stderr)

@@ -69,9 +69,11 @@ def compared_kinds() -> dict[str, type[Strategy]]:
     return {name: kind for name, kind in BY_NAME.items() if kind.tuned_by != Auto.tuned_by}
 
 
-def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
+def every_strategy(arguments: Mapping[str, Any]) -> dict[str, Strategy]:
     """Returns all strategies, each with the given arguments that it has."""
-    return {name: kind(**known_arguments(kind, given)) for name, kind in compared_kinds().items()}
+    return {
+        name: kind(**known_arguments(kind, arguments)) for name, kind in compared_kinds().items()
+    }
 
 
 def _compare_one(

@@ -98,10 +98,10 @@ class Strategy(Protocol):
         ...
 
 
-def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of `given` that are arguments of a strategy."""
+def known_arguments(kind: type[Strategy], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of `arguments` that are arguments of a strategy."""
     fields = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in given.items() if name in fields}
+    return {name: value for name, value in arguments.items() if name in fields}
 
 
 ThreadCounts = Annotated[tuple[int, ...], ascending_counts("number of communication threads")]

@@ -98,7 +98,7 @@ class _Run:
                 self._followers[other].append(index)
             for other in task.after_start:
                 self._start_followers[other].append(index)
-        self._held: set[Hashable] = set()
+        self._in_use: set[Hashable] = set()
         # Tasks that are ready and lack a resource, in the queue of one that they lack.
         self._waiting: dict[Hashable, list[tuple[float, float, int]]] = {}
         self._ready = [math.nan] * count
@@ -162,13 +162,13 @@ class _Run:
             entry = heapq.heappop(self._candidates)
             index = entry[2]
             task = self._tasks[index]
-            lacking = next((r for r in task.resources if r in self._held), None)
+            lacking = next((r for r in task.resources if r in self._in_use), None)
             if lacking is not None:
                 heapq.heappush(self._waiting.setdefault(lacking, []), entry)
                 # Its free resources may serve the next waiting task.
-                self._offer(r for r in task.resources if r not in self._held)
+                self._offer(r for r in task.resources if r not in self._in_use)
                 continue
-            self._held.update(task.resources)
+            self._in_use.update(task.resources)
             self._starts[index] = clock
             self.started.append(index)
             self._release(self._start_followers[index], clock)
@@ -176,7 +176,7 @@ class _Run:
     def _end(self, index: int, clock: float) -> None:
         self._stops[index] = clock
         self._release(self._followers[index], clock)
-        self._held.difference_update(self._tasks[index].resources)
+        self._in_use.difference_update(self._tasks[index].resources)
         self._offer(self._tasks[index].resources)
 
     def _offer(self, resources: Iterable[Hashable]) -> None:

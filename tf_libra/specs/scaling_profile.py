@@ -244,16 +244,16 @@ def _edges(value: Any, layers: int) -> tuple[tuple[int, int], ...]:
 def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     letters = {2: "[L, G]", 3: "[E, G, G]"}[len(shape)]
     try:
-        given = value if isinstance(value, np.ndarray) else np.array(value, object)
-        if given.dtype.kind not in "iufO":
+        original = value if isinstance(value, np.ndarray) else np.array(value, object)
+        if original.dtype.kind not in "iufO":
             raise TypeError
-        array = given.astype(np.float64)
+        array = original.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{field} must be numbers of shape {letters} = {list(shape)}") from None
     except OverflowError:  # an integer beyond all floats
         raise ValueError(f"{field} must be finite numbers of seconds, got one too large") from None
-    if given.dtype == object:  # NumPy takes true for 1, "4" for 4 and null for NaN
-        for position, number in np.ndenumerate(given):
+    if original.dtype == object:  # NumPy takes true for 1, "4" for 4 and null for NaN
+        for position, number in np.ndenumerate(original):
             if number is None or isinstance(number, (bool, np.bool_, str, bytes)):
                 raise ValueError(
                     f"{field}{_indices(position)} must be a finite number of seconds, at least 0, "

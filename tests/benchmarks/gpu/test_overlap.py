@@ -58,11 +58,14 @@ def test_samples_of_a_known_machine_give_its_model_back() -> None:
     samples = []
     for threads in (128, 256, 512, 1024, 2048, 4096):
         for num_bytes in (2**16, 2**20, 2**24):
-            beside = float(cost.overlapped_all_reduce(num_bytes, threads))
-            work = beside * float(cost.compute_rate(threads))
-            progress = Progress((0.0, 1.0, 1.0 + beside), (0.0, 1.0, 1.0 + work))
+            overlapped = float(cost.overlapped_all_reduce(num_bytes, threads))
+            work = overlapped * float(cost.compute_rate(threads))
+            progress = Progress((0.0, 1.0, 1.0 + overlapped), (0.0, 1.0, 1.0 + work))
             alone = float(cost.exclusive_all_reduce(num_bytes, threads))
-            for span, computed in ((Span(1.0, 1.0 + beside), progress), (Span(0.0, alone), None)):
+            for span, computed in (
+                (Span(1.0, 1.0 + overlapped), progress),
+                (Span(0.0, alone), None),
+            ):
                 measured = sample(span, computed, num_bytes, threads)
                 assert measured is not None
                 samples.append(measured)

@@ -56,9 +56,9 @@ def test_the_line_names_stages_with_their_ranks() -> None:
         f"predicted {formatting.time(plan.iteration_seconds)}: block_0 to block_1 on ranks 0 to 1;"
         " block_2 on rank 0; block_3 to block_4 on ranks 0 to 1"
     )
-    beside = replace(plan, first_devices=(0, 0, 1, 0, 0))
-    assert "block_2 on rank 1;" in in_a_line(beside)
-    assert "from rank 1 on: block_2" in explained("step", beside, NOTHING)
+    moved = replace(plan, first_devices=(0, 0, 1, 0, 0))
+    assert "block_2 on rank 1;" in in_a_line(moved)
+    assert "from rank 1 on: block_2" in explained("step", moved, NOTHING)
     assert took(plan, MeasuredLayers((), 2.0)).startswith("an iteration takes 2 s; predicted: ")
 
 

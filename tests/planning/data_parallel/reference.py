@@ -33,7 +33,7 @@ def simulate(profile, cost, stops, threads):
 
 def overlap(cost, c, b, r):
     """f_o, f_b and f_c of Eqs. 8-11."""
-    return beside(*alone_and_overlapped(cost, c, r), b)
+    return overlap_times(*alone_and_overlapped(cost, c, r), b)
 
 
 def alone_and_overlapped(cost, c, r):
@@ -63,7 +63,7 @@ def alone_and_overlapped(cost, c, r):
     )
 
 
-def beside(p, q, rate, b):
+def overlap_times(p, q, rate, b):
     """f_o, f_b and f_c of Eqs. 8-11 for what an all-reduce takes, nothing where it has no bytes."""
     g = b / rate
     f_o = min(p, g)
@@ -124,7 +124,7 @@ def _least(profile, cost, allowed, next_stops):
         for stop in next_stops(start, groups):
             t_b = max(0.0, f_b - left[stop])
             for r in allowed:
-                t_o, rest, t_c = beside(*times(start, stop, r), min(f_b, left[stop]))
+                t_o, rest, t_c = overlap_times(*times(start, stop, r), min(f_b, left[stop]))
                 found = min(found, least(stop, groups + 1, total + t_b + t_o + t_c, rest))
         return found
 

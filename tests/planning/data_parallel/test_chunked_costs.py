@@ -27,8 +27,8 @@ def test_a_stage_takes_its_chunks_and_an_extra(profile, cost, chunks):
                 overlapped = float(cost.overlapped_all_reduce(size, threads))
                 exclusive = float(cost.exclusive_all_reduce(size, threads))
                 rate = float(cost.mean_compute_rate(size, threads))
-                beside, left, residual = stage_times(overlapped, exclusive, d * width, rate)
-                taken = beside + left + residual
+                overlap, left, residual = stage_times(overlapped, exclusive, d * width, rate)
+                taken = overlap + left + residual
                 if hidden[j, n] <= d:  # Eq. 19
                     assert residual <= 1e-6 * taken
                     assert d * width + extra[j, n] == pytest.approx(taken, rel=1e-6, abs=1e-12)

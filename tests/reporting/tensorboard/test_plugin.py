@@ -109,9 +109,9 @@ def test_steps_view_compares_trials_only(plan: dict[str, str], tmp_path: Path) -
     backend = Backend(tmp_path)
     steps = backend.answer("steps", **plan)
     assert steps["race"] == backend.answer("plan", **plan)["race"]
-    won, beside = steps["race"]
+    won, other = steps["race"]
     assert (won["strategy"], won["num_rounds"]) == ("libra", 4)
-    assert (beside["strategy"], beside["is_noise"]) == ("wfbp", True)
+    assert (other["strategy"], other["is_noise"]) == ("wfbp", True)
     assert [(measured["run"], measured["is_own"]) for measured in steps["measured"]] == [
         (RUN, True), ("second/rank_0", False),
     ]  # fmt: skip

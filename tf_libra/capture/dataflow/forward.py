@@ -51,7 +51,7 @@ def follow_labels(
     label: Callable[[Node], str | None] = lambda node: None,
     ends_at: Callable[[Node], bool] = lambda node: False,
     results: Iterable[Any] = (),
-    held: Mapping[int, str] | None = None,
+    initial_labels: Mapping[int, str] | None = None,
     derivative: Callable[[Node], Derivative | None] = lambda node: None,
 ) -> LabelFlow:
     """Follows labelled values through a trace and the functions that it calls.
@@ -64,12 +64,15 @@ def follow_labels(
         label: returns the label that a node adds to its outputs, or None.
         ends_at: returns whether a node's outputs carry no label, whatever its inputs carry.
         results: tensors that the function returns.
-        held: label that a variable holds from the start, by the variable's id.
+        initial_labels: label that a variable holds from the start, by the variable's id.
         derivative: returns the derivative that a node is, or None.
     """
-    numbers = {key: i for i, key in enumerate(dict.fromkeys((*variables.values(), *(held or {}))))}
+    numbers = {
+        key: i
+        for i, key in enumerate(dict.fromkeys((*variables.values(), *(initial_labels or {}))))
+    }
     walk = _LabelInterpreter(trace.functions, len(numbers), label, ends_at, derivative)
-    for key, name in (held or {}).items():
+    for key, name in (initial_labels or {}).items():
         walk.write(numbers[key], walk.set_of(name))
     frame = walk.run(trace.body, {name: 1 << numbers[key] for name, key in variables.items()})
     returned = union(frame.at((tensor.op.name, tensor.value_index)) for tensor in results)
@@ -140,8 +143,8 @@ class _LabelInterpreter(Interpreter):
     def evaluate_opaque(self, node: Node, inputs: Sequence[int], condition: int) -> int:
         labels = union(inputs) & ~self._handles
         for function in node.functions:
-            given = self.opaque_arguments(function, inputs, labels)
-            results = self.call(function, [value | labels for value in given], condition)
+            arguments = self.opaque_arguments(function, inputs, labels)
+            results = self.call(function, [value | labels for value in arguments], condition)
             labels |= union(results) & ~self._handles
         return labels
 

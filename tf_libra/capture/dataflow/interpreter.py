@@ -147,9 +147,9 @@ class Interpreter(ABC):
         return frame
 
     def _branches(self, node: Node, inputs: list[int], condition: int) -> tuple[int, ...]:
-        predicate, *given = inputs
+        predicate, *operands = inputs
         predicate = self.decide(node, predicate)
-        results = [self.call(name, given, condition | predicate) for name in node.functions]
+        results = [self.call(name, operands, condition | predicate) for name in node.functions]
         are_handles = self._functions[node.functions[0]].result_resources
         return tuple(
             union(labels) | (0 if is_handle else predicate)

@@ -112,8 +112,8 @@ class _SourceInterpreter(Interpreter):
     def evaluate_opaque(self, node: Node, inputs: Sequence[int], condition: int) -> int:
         labels = union(inputs) | OWN
         for function in node.functions:
-            given = self.opaque_arguments(function, inputs, labels)
-            self.call(function, given, condition | OWN)
+            arguments = self.opaque_arguments(function, inputs, labels)
+            self.call(function, arguments, condition | OWN)
         return labels
 
     def _evaluate_op(self, node: Node, inputs: list[int], condition: int) -> int:

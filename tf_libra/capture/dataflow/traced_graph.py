@@ -165,18 +165,18 @@ def _with_argument_sizes(body: Body, functions: Mapping[str, Body]) -> dict[str,
     for caller in waiting:  # grows while it is walked
         sizes = sizes_in(caller)
         for node in caller.nodes:
-            given = [size_of(reference, sizes) for reference in node.inputs]
+            input_sizes = [size_of(reference, sizes) for reference in node.inputs]
             if node.op in BRANCHES:
-                given = given[1:]
+                input_sizes = input_sizes[1:]
             elif node.op in LOOPS:  # a size that changes in the loop is unknown
-                results = zip(given, node.sizes, strict=False)
-                given = [size if size == result else -1 for size, result in results]
+                results = zip(input_sizes, node.sizes, strict=False)
+                input_sizes = [size if size == result else -1 for size, result in results]
             for name in node.functions:
                 count = len(functions[name].arguments)
-                if len(given) != count or node.op not in CALLS | BRANCHES | LOOPS:
-                    given = [-1] * count
-                known = sized[name].argument_sizes if name in sized else tuple(given)
-                pairs = zip(known, given, strict=True)
+                if len(input_sizes) != count or node.op not in CALLS | BRANCHES | LOOPS:
+                    input_sizes = [-1] * count
+                known = sized[name].argument_sizes if name in sized else tuple(input_sizes)
+                pairs = zip(known, input_sizes, strict=True)
                 joined = tuple(old if old == new else -1 for old, new in pairs)
                 if name not in sized or joined != known:
                     sized[name] = replace(functions[name], argument_sizes=joined)

@@ -17,9 +17,9 @@ from tf_libra.cli.command import (
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
-    given_arguments,
-    is_plan_given,
+    is_plan_passed,
     named_strategy,
+    passed_arguments,
 )
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.burst import (
@@ -97,7 +97,7 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
 
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
-    if is_plan_given(values):
+    if is_plan_passed(values):
         plan = reschedule(scaling, read_flag(values, "plan", BurstPlan.from_json))
     else:
         plan = _planned(scaling, values)
@@ -129,7 +129,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
-    strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
+    strategies = {name: kind(**passed_arguments(values, kind)) for name, kind in BY_NAME.items()}
     limits = _numbers("max_amplification", flag_value(values, "max_amplification"))
     rows: list[dict[str, Any]] = []
     pictures = []

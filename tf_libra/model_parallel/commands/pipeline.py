@@ -19,9 +19,9 @@ from tf_libra.cli.command import (
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
-    given_arguments,
-    is_plan_given,
+    is_plan_passed,
     named_strategy,
+    passed_arguments,
 )
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.pipeline import BY_NAME, make_pipeline_plan
@@ -85,7 +85,7 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
     counts = flag_value(values, "num_microbatches")
-    if is_plan_given(values):
+    if is_plan_passed(values):
         if counts:
             raise ValueError(
                 "num_microbatches must be those of the plan, and so not given, got "
@@ -112,7 +112,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
     count = flag_value(values, "num_microbatches")
     if count is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
-    strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
+    strategies = {name: kind(**passed_arguments(values, kind)) for name, kind in BY_NAME.items()}
     rows: list[dict[str, Any]] = []
     pictures = []
     for row in compare(layers, cluster, strategies, count):

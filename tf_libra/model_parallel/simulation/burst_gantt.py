@@ -143,11 +143,11 @@ def pictures(
     predicted = BurstGantt("predicted", planned, plan.iteration_seconds, plan.idle_seconds)
     if measured is None:
         return (predicted,)
-    given, seconds = measured
+    measured_bars, seconds = measured
     stages = stages_of(plan)
     bars = tuple(
         Busy(bar.device, bar.kind, _of(plan, stages, bar), bar.start_seconds, bar.stop_seconds)
-        for bar in given
+        for bar in measured_bars
     )
     last = max((bar.device for bar in bars), default=0)
     devices = range(max(plan.device_counts[-1], last + 1))

@@ -126,7 +126,7 @@ class _Device:
       left: seconds left of the operator in progress at full speed; 0 if none is in progress.
       launched: True if the next operator has been launched.
       gap: seconds until the host has launched the next operator.
-      held: number of ready or running spans that pause the background.
+      num_pausing: number of ready or running spans that pause the background.
       done: seconds of work done on one of the devices.
     """
 
@@ -135,7 +135,7 @@ class _Device:
     left: float = 0.0
     launched: bool = False
     gap: float = 0.0
-    held: int = 0
+    num_pausing: int = 0
     done: float = 0.0
 
 
@@ -252,7 +252,7 @@ class _Job:
                 }
                 if index in paused:
                     for kind in occupied:
-                        devices[kind].held += 1
+                        devices[kind].num_pausing += 1
             arrived = []
             for index in [index for index, ahead in waiting.items() if not ahead]:
                 del waiting[index]
@@ -265,14 +265,18 @@ class _Job:
                     taken[index] += clock - ready_at[index]
                     if index in paused:
                         for kind in self._occupied[index]:
-                            devices[kind].held -= 1
+                            devices[kind].num_pausing -= 1
                     for follower in followers[index]:
                         missing[follower] -= 1
                         if not missing[follower]:
                             arrived.append(follower)
                 continue
             for device in devices:
-                if not device.left and not device.gap and (device.launched or not device.held):
+                if (
+                    not device.left
+                    and not device.gap
+                    and (device.launched or not device.num_pausing)
+                ):
                     device.left = self._operators[device.operator].seconds
                     device.launched = True
             clock += self._advance(devices, waiting, running)

@@ -81,14 +81,14 @@ class Auto(ChosenThreads):
 
         Trials compare all-reduces, so strategies with gathers take no part.
         """
-        given = {
+        arguments = {
             "threads": self.threads,
             "num_threads": self.threads[0],
             "streams": self.streams,
             "contention": self.contention,
         }
         return {
-            name: self._with_few_threads(kind(**known_arguments(kind, given)))
+            name: self._with_few_threads(kind(**known_arguments(kind, arguments)))
             for name, kind in BY_NAME.items()
             if kind.tuned_by != self.tuned_by and not kind().gathers_weights
         }
