@@ -1,7 +1,6 @@
 """Cases of `fit` while one rank trains for all, or ranks train in stages, for `keras_fit.py`."""
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -190,12 +189,17 @@ def uneven(alone: bool) -> tf.data.Dataset:
 @contextlib.contextmanager
 def drifting(chosen: str) -> Iterator[None]:
     """Lets step times change in the next step, and a family win the trials that follow."""
-    due = mock.PropertyMock(side_effect=itertools.chain([True], itertools.repeat(False)))
+    due = [True]
+
+    def drift(*_: Any) -> bool:
+        due.clear()
+        return True
+
     with (
         every_family_in_trials(chosen),
         mock.patch.object(family_trials, "NUM_ROUNDS", 2),
-        mock.patch.object(FamilyWatch, "is_due", due),
-        mock.patch.object(FamilyWatch, "has_drifted", lambda *_: True),
+        mock.patch.object(FamilyWatch, "is_due", property(lambda _: bool(due))),
+        mock.patch.object(FamilyWatch, "has_drifted", drift),
     ):
         yield
 
