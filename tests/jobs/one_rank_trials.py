@@ -38,7 +38,10 @@ def own(batch):
 
 
 def own_values():
-    """Chooses one rank, and then values of which each rank has its own, that no step trains."""
+    """Chooses one rank, and then values of which each rank has its own, that no step trains.
+
+    Then another function trains the same weight through trials of its own.
+    """
     weight, own_scale = tf.Variable(tf.ones([4])), tf.Variable(1.0, trainable=False)
 
     @tf.function
@@ -50,23 +53,29 @@ def own_values():
 
     strategy = Auto(threads=(1,), streams=(1,), families=("one-rank",))
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    step = tf_libra.optimize(strategy, max_tuning_steps=8, tuning=steady)(traced)
+    decorate = tf_libra.optimize(strategy, max_tuning_steps=8, tuning=steady)
+    step, other = decorate(traced), decorate(tf.function(traced.python_function))
 
-    def change(scale):
+    def change(scale, step=step):
         before = weight.numpy()
         step(tf.ones([2, 4]), tf.constant(scale))
         return type(step.plan).__name__, (before - weight.numpy()).tolist()
 
-    with every_family_in_trials("one-rank"):
-        for _ in range(MAX_STEPS):
-            change(1.0)
-            if step.settled:
-                break
+    def settle(step):
+        with every_family_in_trials("one-rank"):
+            for _ in range(MAX_STEPS):
+                change(1.0, step)
+                if step.settled:
+                    break
+
+    settle(step)
     changes = [change(1.0), change(1.0 + harness.RANK)]
     own_scale.assign(1.0 + harness.RANK)
     changes.append(change(1.0))
     own_scale.assign(3.0)
-    return [*changes, change(1.0)]
+    changes.append(change(1.0))
+    settle(other)
+    return [*changes, change(1.0, other)]
 
 
 def every_value(trained):

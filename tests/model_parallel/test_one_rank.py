@@ -251,11 +251,14 @@ def test_steps_that_are_undone_leave_variables_as_they_were(trained: Job, case: 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_values_that_each_rank_chooses_are_averaged(trained: Job) -> None:
-    """A scalar argument, and a variable: one rank would compute with its own for all examples."""
+    """A scalar argument, and a variable: one rank would compute with its own for all examples.
+
+    The last change is another function's, whose trials begin while only one rank has the weight.
+    """
     for rank in range(2):
         plans, changes = zip(*trained.value("own_values", rank), strict=True)
-        assert plans == ("OneRankPlan", "Plan", "Plan", "OneRankPlan")
-        for change, scale in zip(changes, (1.0, 1.5, 1.5, 3.0), strict=True):
+        assert plans == ("OneRankPlan", "Plan", "Plan", "OneRankPlan", "OneRankPlan")
+        for change, scale in zip(changes, (1.0, 1.5, 1.5, 3.0, 3.0), strict=True):
             assert change == pytest.approx([scale] * 4)
 
 

@@ -66,6 +66,8 @@ def run_undone(
         bound: all variables that the step may change.
     """
     variables = [handle for handle in bound if handle.is_variable]
+    # Other functions may have trained some of them on other ranks.
+    shard_registry().synchronize({variable.key: variable for variable in variables})
     before = together(lambda: VariableSnapshot(variables))
     start = time.perf_counter()
     result = step()
