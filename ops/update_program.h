@@ -13,7 +13,8 @@
 
 namespace tf_libra {
 
-// Only operations whose results IEEE 754 defines: vector instructions and loops agree on them.
+// Only operations whose results IEEE 754 defines: vector instructions and loops agree on them. (A
+// TensorFlow that was built for AVX-512 approximates square roots; its wheels are not.)
 enum class UpdateOp {
   kRead,            // of variable `first`
   kAssign,          // to variable `first` from `second`

@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/tensor_id.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace tf_libra {
 namespace {
@@ -27,6 +28,8 @@ using tensorflow::GraphDef;
 using tensorflow::NodeDef;
 using tensorflow::TensorId;
 
+// Their results take a block of memory each, on every thread.
+constexpr size_t kMostOps = 64;
 constexpr char kRead[] = "LibraReadOwned";
 constexpr char kAssign[] = "LibraAssignOwned";
 
@@ -163,6 +166,7 @@ class UpdateFinder {
   const NodeDef& Def(int node) const { return graph_.def->node(node); }
 
   bool CanBeOne(const std::vector<int>& nodes) const {
+    if (nodes.size() > kMostOps) return false;
     bool assigns = false;
     for (const int node : nodes) {
       assigns = assigns || Def(node).op() == kAssign;
@@ -297,7 +301,10 @@ int FuseUpdates(const ShardedNodes& sharded, const NodesToKeep& keep, GraphDef* 
     }
   }
   // Two of them may wait for each other.
-  if (!IsLive(fused, &reason)) return 0;
+  if (!IsLive(fused, &reason)) {
+    VLOG(1) << "updates stay ops of their own: " << reason;
+    return 0;
+  }
   *graph = std::move(fused);
   return static_cast<int>(updates.found().size());
 }

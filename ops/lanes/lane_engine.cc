@@ -185,7 +185,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   }
   options.timeout_seconds = options_.timeout_seconds;
   options.stall_warning_seconds = options_.stall_warning_seconds;
-  // Weights have no blocks of zeros to look for.
+  // Weights have no blocks of zeros to look for, and slots are seldom gathered.
   options.omits_zeros = omits_zeros_ && job->request.steps != ExchangeSteps::kAllGather;
   if (options_.warn) {
     options.on_stall = [this, job](const std::string& ranks, double seconds) {

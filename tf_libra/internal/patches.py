@@ -256,6 +256,20 @@ DATASET_FUNCTION = Patch(
     " their values after every step",
     since=_TENSORFLOW,
 )
+_PARTS = "a rank may hold parts of optimizer slots: if one cannot be read, all ranks gather them"
+SAVING = (
+    *(
+        Patch(
+            module="tensorflow.python.checkpoint.checkpoint",
+            path=f"TrackableSaver.{name}",
+            why=_PARTS,
+            since=_TENSORFLOW,
+        )
+        for name in ("save", "restore")
+    ),
+    Patch(module="keras.src.saving.saving_lib", path="save_model", why=_PARTS, since="Keras 3.0"),
+)
+
 OF_TENSORFLOW = (
     GRADIENT,
     JACOBIAN,
@@ -281,5 +295,5 @@ OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
     CHECK_FINITE, PROFILER_SESSION, JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING,
-    *RESTORING, VARIABLE_HANDLE, VARIABLE_READ, FUNCTION_CALL, DATASET_FUNCTION,
+    *RESTORING, VARIABLE_HANDLE, VARIABLE_READ, FUNCTION_CALL, DATASET_FUNCTION, *SAVING,
 )  # fmt: skip

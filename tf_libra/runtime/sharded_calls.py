@@ -1,7 +1,7 @@
 """Calls with sharded updates, after which each rank holds the owned parts of slots."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.owned_slots import OwnedSlots
 from tf_libra.variable_sync.pending_gathers import pending_gathers
+from tf_libra.variable_sync.variable_access import variable_access
 
 
 class ShardedCalls:
@@ -41,7 +42,6 @@ class ShardedCalls:
         # Reasons for updates that the ranks cannot share, by gradient; by the gradients of a trace.
         self._whole: dict[tuple[ReducedGradient, ...], dict[str, str]] = {}
         self._last: UpdateSharding | None = None  # of the last call, if it could be sharded
-        self._is_sharded = False  # the last call
         self._reported: set[tuple[str, str]] = set()
 
     def prepare(self, control: Control, call: StepCall, can_shard: bool) -> str:
@@ -52,13 +52,12 @@ class ShardedCalls:
             call: the next call.
             can_shard: whether the call may shard updates.
         """
-        self._last, self._is_sharded = None, False
+        self._last = None
         if can_shard and self._options.shard_updates:
             found = self._find(call)
             self._last = sharding = found.sharding
             if sharding.num_elements and not self._why_all_whole(control):
                 self.slots.add(control, found.slots, owner=self)
-                self._is_sharded = True
                 if self._options.overlaps_calls:
                     pending_gathers().begin_step(found.weights, self._options.timeout_seconds)
                 return sharding.id
@@ -75,13 +74,11 @@ class ShardedCalls:
         if self.slots:
             self.slots.gather()
 
-    @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """Wraps a call, whose graph waits for pending gathers and updates slots by itself."""
-        with self.slots.computing() if self._options.shard_updates else contextlib.nullcontext():
-            yield
-        if self._is_sharded:
-            self.slots.end_step()
+    def unobserved(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for a call whose graph waits for pending gathers by itself."""
+        if self._options.overlaps_calls:
+            return variable_access().unobserved()
+        return contextlib.nullcontext()
 
     def find_weights(self, control: Control, call: StepCall) -> tuple[Mapping[str, int], str]:
         """Returns inputs that hold weights whose updates can be sharded, by gradient.

@@ -1,23 +1,21 @@
 """Slot variables of which each rank holds the part that it owns.
 
-Between steps with sharded updates a slot holds the owned part alone. Whatever reads or assigns it
-on some rank first makes it whole there (`slot_reads.py`), until the next step. All ranks make slots
-whole together before a step that needs them so.
+Between steps with sharded updates a slot holds the owned part alone. TensorFlow cannot read or
+assign such a variable: an error is raised until all ranks have gathered it.
 """
 
-import contextlib
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.coordination.control_plane import Control
-from tf_libra.internal import native
-from tf_libra.variable_sync import elastic_hooks
+from tf_libra.internal import log_utils, native
+from tf_libra.variable_sync import elastic_hooks, save_hooks
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.sharded_variables import Together, make_call, shard_registry
-from tf_libra.variable_sync.slot_reads import Slot, SlotReads
 
 
 def held_bytes(variable: Any) -> int:
@@ -29,6 +27,17 @@ def held_bytes(variable: Any) -> int:
         with tf.device("/cpu:0"):
             value = native.load().ops.libra_read_owned(resource=handle, dtype=dtype)
     return int(value.shape.num_elements() * dtype.size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """A slot variable, which exists as long as the script refers to it."""
+
+    number: int  # the same on all ranks
+    name: str
+    handle: weakref.ref[Any]
+    dtype: tf.DType
+    shape: tf.TensorShape
 
 
 class OwnedSlots:
@@ -44,11 +53,10 @@ class OwnedSlots:
             function: identity of the training function.
         """
         self._function = function
-        self._reads = SlotReads(function)
-        self._known: dict[int, Slot] = {}  # by key of the variable
-        self._owned: dict[int, Slot] = {}
+        self._known: dict[int, _Slot] = {}  # by key of the variable
+        self._owned: dict[int, _Slot] = {}
         self._control: Control | None = None
-        self._is_collected = False
+        self._is_collected = self._has_warned = False
 
     def __bool__(self) -> bool:
         """Returns whether a slot may hold its owned part alone; the same on every rank."""
@@ -66,21 +74,13 @@ class OwnedSlots:
             shard_registry().register(f"slots of {self._function}", self, owner)
         self._control = control
         elastic_hooks.begin_step(control)
+        save_hooks.watch(self)
         for slot in slots:
             if slot.key not in self._known:
-                self._known[slot.key] = Slot(
+                self._known[slot.key] = _Slot(
                     len(self._known), slot.name, weakref.ref(slot.tensor), slot.dtype, slot.shape
                 )
             self._owned[slot.key] = self._known[slot.key]
-        self._reads.begin(self._owned)
-
-    def computing(self) -> contextlib.AbstractContextManager[None]:
-        """Wraps a call that may update slots, during which no thread makes them whole."""
-        return self._reads.computing()
-
-    def end_step(self) -> None:
-        """Ends a step that has updated slots in part: from now on, accesses make them whole."""
-        self._reads.end()
 
     def gather(self) -> None:
         """Makes all slots whole. All ranks must call it.
@@ -92,12 +92,11 @@ class OwnedSlots:
 
     def _gather(self, keys: Collection[int]) -> None:
         found = {key: slot for key, slot in self._owned.items() if key in keys}
-        by_dtype: dict[tf.DType, list[Slot]] = {}
+        by_dtype: dict[tf.DType, list[_Slot]] = {}
         for slot in found.values():
             by_dtype.setdefault(slot.dtype, []).append(slot)
         assert self._control is not None
-        place = f"synchronization of variables of {self._function}"
-        with self._reads.computing(), self._control.executing(place):
+        with self._control.executing(f"synchronization of variables of {self._function}"):
             for dtype, slots in by_dtype.items():
                 handles = {slot.number: slot.handle() for slot in slots}
                 numbers = [number for number, handle in handles.items() if handle is not None]
@@ -110,7 +109,6 @@ class OwnedSlots:
                         names=[f"slot {number}" for number in numbers],
                         function=self._function,
                     )
-        self._reads.forget(found)
         for key in found:
             del self._owned[key]
 
@@ -129,10 +127,20 @@ class OwnedSlots:
     def on_owner_collected(self) -> None:
         """See `ShardOwner`."""
         self._is_collected = True
-        self._reads.release()
 
     def warn(self) -> None:
-        """See `ShardOwner`: nothing is lost, since other ranks can still read."""
+        """See `ShardOwner`."""
+        stale = self.stale()
+        if not self._is_collected or self._has_warned or not stale or self._control is None:
+            return
+        self._has_warned = True
+        log_utils.logger(self._control.rank).warning(
+            "%s was garbage-collected while %d optimizer slots (first: %r) were current on the"
+            " ranks that own their parts only; call synchronize_variables() before dropping it",
+            self._function,
+            len(stale),
+            next(iter(stale.values())).name,
+        )
 
     def stale(self) -> dict[int, BoundVariable]:
         """See `ShardOwner`."""
@@ -159,6 +167,5 @@ class OwnedSlots:
         return keys
 
     def forget_ranks(self) -> None:
-        """See `ShardOwner`; slots get unreadable, as the parts of other ranks are lost."""
+        """See `ShardOwner`; slots stay unreadable, as the parts of other ranks are lost."""
         self._owned.clear()
-        self._reads.forget(tuple(self._known))

@@ -194,14 +194,14 @@ def failed_call() -> Any:
 
 
 def leave() -> None:
-    """Ends rank 0 when its last call has returned, before weights are whole; others read all."""
+    """Ends rank 0 when its last call has returned, before weights are whole."""
     delay = Delay("leave")
     ours, theirs, step, other = pair(delay)
     train(step, other, delay)
     if RANK == 0:
         atexit.register(delay.end)  # before TF-Libra leaves
         return
-    harness.write_json("leave", different_weights(ours, theirs) + different(ours, theirs))
+    harness.write_json("leave", different_weights(ours, theirs))
 
 
 if os.environ.get("TF_LIBRA_JOB_CASES") == "killed":  # ends the job
