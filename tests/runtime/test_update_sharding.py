@@ -26,7 +26,7 @@ def test_bits_are_those_of_whole_updates(sharded: Job, case: str) -> None:
         value = sharded.value(case, rank)
         assert value["different"] == []
         assert value["sharded"] == [True] * 3
-        assert value["unreadable"] == NUM_WEIGHTS * SLOTS[case]
+        assert value["in_parts"] == NUM_WEIGHTS * SLOTS[case]
         assert f"its part of {NUM_WEIGHTS} gradients" in value["explained"]
 
 
@@ -42,7 +42,7 @@ def test_updates_that_mix_elements_stay_whole(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         value = sharded.value("factored", rank)
         assert value["different"] == []
-        assert value["unreadable"] == 0
+        assert value["in_parts"] == 0
         assert "(Mean) combines different elements" in " ".join(value["explained"].split())
 
 
@@ -54,7 +54,7 @@ def test_norms_add_sums_of_parts(sharded: Job, case: str, slots: int) -> None:
     for value in values:
         assert value["error"] < 1e-5
         assert value["sharded"] == [True] * 3
-        assert value["unreadable"] == NUM_WEIGHTS * slots
+        assert value["in_parts"] == NUM_WEIGHTS * slots
 
 
 def test_slots_are_whole_when_all_ranks_have_synchronized(sharded: Job) -> None:
@@ -62,7 +62,7 @@ def test_slots_are_whole_when_all_ranks_have_synchronized(sharded: Job) -> None:
         value = sharded.value("life", rank)
         assert value["different"] == []
         parts = NUM_WEIGHTS * SLOTS["written"]
-        assert value["unreadable"] == [*[parts] * 6, 0, *[parts] * 2]
+        assert value["in_parts"] == [*[parts] * 6, 0, *[parts] * 2]
 
 
 def test_ranks_together_hold_the_slots_once(sharded: Job) -> None:
@@ -80,7 +80,7 @@ def test_graphs_of_several_steps(sharded: Job) -> None:
         value = sharded.value("several", rank)
         assert value["different"] == []
         assert value["sharded"] == [[copy, True, ""] for copy in (0, 1) for _ in range(3)]
-        assert value["unreadable"] == NUM_WEIGHTS
+        assert value["in_parts"] == NUM_WEIGHTS
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_graphs_of_several_steps(sharded: Job) -> None:
 def test_saved_values_are_whole_slots(sharded: Job, case: str, optimizer: str) -> None:
     for rank in range(NUM_WORKERS):
         parts = NUM_WEIGHTS * SLOTS[optimizer]
-        assert sharded.value(case, rank) == {"different": [], "unreadable": [0, parts, 0]}
+        assert sharded.value(case, rank) == {"different": [], "in_parts": [0, parts, 0]}
 
 
 def test_models_of_keras_are_saved_with_whole_slots(sharded: Job) -> None:
@@ -103,7 +103,7 @@ def test_fit_saves_whole_slots_on_one_rank(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         value = sharded.value("fit", rank)
         assert value["equal"]
-        assert value["unreadable"] == [4, 0]
+        assert value["in_parts"] == [4, 0]
 
 
 def test_saving_slots_on_one_rank_is_an_error_on_all(sharded: Job) -> None:
@@ -174,7 +174,7 @@ def test_tuning_measures_whole_updates(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         value = sharded.value("tuned", rank)
         assert value["different"] == []
-        assert value["unreadable"] == [0, NUM_WEIGHTS * SLOTS["written"]]
+        assert value["in_parts"] == [0, NUM_WEIGHTS * SLOTS["written"]]
         assert value["gathers"] > 1
         assert f"its part of {NUM_WEIGHTS} gradients" in value["explained"]
 
@@ -185,7 +185,7 @@ def test_trials_decide_on_a_plan_with_gathers(sharded: Job) -> None:
         value = sharded.value("tuned_with_gathers", rank)
         assert value["different"] == []
         assert sum(count > 0 for count in value["tried"]) == 1
-        assert value["unreadable"] == (parts if value["gathers"] else 0)
+        assert value["in_parts"] == (parts if value["gathers"] else 0)
         assert sum(value["forward"]) > 0  # from first uses of weights
 
 
@@ -197,4 +197,4 @@ def test_trials_shard_updates_as_steps_under_the_plan_do(sharded: Job, shard: bo
         expected = [parts * with_gathers for with_gathers in (0, 0, 1, 1, 0, 0, 1, 1, 1, 1)]
     for rank in range(NUM_WORKERS):
         value = sharded.value(f"tried_{shard}", rank)
-        assert value == {"different": [], "unreadable": expected}
+        assert value == {"different": [], "in_parts": expected}

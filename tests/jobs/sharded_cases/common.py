@@ -1,7 +1,7 @@
 """A network, its optimizers and its step, which most cases share."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from harness import RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra.specs.plan import TensorGroup
+from tf_libra.variable_sync.variable_access import variable_access
 
 cases = Cases()
 # No size is a multiple of what ranks own, and some are too small for all ranks to own a part.
@@ -96,14 +97,15 @@ def decorated(
     )
 
 
-def num_unreadable(network: Network) -> int:
+def num_in_parts(variables: Iterable[Any]) -> int:
     """Returns the number of variables that hold owned parts alone."""
     count = 0
-    for variable in network.variables():
-        try:
-            variable.numpy()
-        except tf.errors.InvalidArgumentError:
-            count += 1
+    with variable_access().unobserved():  # else a read makes them whole
+        for variable in variables:
+            try:
+                variable.numpy()
+            except tf.errors.InvalidArgumentError:
+                count += 1
     return count
 
 

@@ -20,7 +20,7 @@ from sharded_cases.common import (
     decorated,
     different,
     inputs_of,
-    num_unreadable,
+    num_in_parts,
 )
 from tf_libra import config
 from tf_libra.autotune import Phase, Trial, TuningResult
@@ -43,7 +43,7 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
     for number in range(NUM_STEPS):
         for step in steps:
             step(*inputs_of(number))
-    unreadable = num_unreadable(ours)
+    in_parts = num_in_parts(ours.variables())
     held = sum(held_bytes(variable.value) for variable in ours.optimizer.variables)
     steps[0].synchronize_variables()
     values = [variable.numpy() for variable in ours.variables()]
@@ -53,7 +53,7 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
         "different": different(ours, theirs),
         "error": max(float(np.max(np.abs(our - their.numpy()), initial=0)) for our, their in pairs),
         "bits": bits,
-        "unreadable": unreadable,
+        "in_parts": in_parts,
         "held": held,
         "whole": sum(held_bytes(variable.value) for variable in ours.optimizer.variables),
         "sharded": [group.is_sharded for group in grappler.report(steps[0].plan).graphs[0].groups],
@@ -73,12 +73,12 @@ def life() -> Any:
     """Compares variables, traces another batch size, saves and restores in between."""
     ours, theirs = Network("written"), Network("written")
     step, other = decorated(ours, shard="overlap"), decorated(theirs, shard=False)
-    unreadable = []
+    in_parts = []
     for number in range(8):
         shard = models.SHARD + number // 4
         step(*inputs_of(number, shard))
         other(*inputs_of(number, shard))
-        unreadable.append(num_unreadable(ours))
+        in_parts.append(num_in_parts(ours.variables()))
         if number == 2:
             step.check_variables()
         elif number == 5:
@@ -88,9 +88,9 @@ def life() -> Any:
                 variable.assign(tf.zeros_like(variable))
             for variable, value in zip(ours.variables(), saved, strict=True):
                 variable.assign(value)
-            unreadable.append(num_unreadable(ours))
+            in_parts.append(num_in_parts(ours.variables()))
     step.synchronize_variables()
-    return {"different": different(ours, theirs), "unreadable": unreadable}
+    return {"different": different(ours, theirs), "in_parts": in_parts}
 
 
 @cases
@@ -111,11 +111,11 @@ def several() -> Any:
             again.several(2, *inputs_of(number))
         steps.append(again)
         groups.append(grappler.report(again.plan).latest.groups)
-    unreadable = num_unreadable(ours)
+    in_parts = num_in_parts(ours.variables())
     steps[0].synchronize_variables()
     return {
         "different": different(ours, theirs),
-        "unreadable": unreadable,
+        "in_parts": in_parts,
         "sharded": [(group.copy, group.is_sharded, group.whole) for group in groups[0]],
     }
 
@@ -129,20 +129,20 @@ def checkpoints() -> Any:
     for number in range(NUM_STEPS):
         step(*inputs_of(number))
     tf.train.Checkpoint(variables=ours.variables()).write(path)
-    unreadable = [num_unreadable(ours)]
+    in_parts = [num_in_parts(ours.variables())]
     tf.train.Checkpoint(variables=theirs.variables()).read(path).assert_consumed()
     after_restore = different(ours, theirs)
     for number in range(2):
         step(*inputs_of(number))
         other(*inputs_of(number))
-    unreadable.append(num_unreadable(ours))
+    in_parts.append(num_in_parts(ours.variables()))
     for network in (ours, theirs):
         tf.train.Checkpoint(variables=network.variables()).read(path).assert_consumed()
-    unreadable.append(num_unreadable(ours))
+    in_parts.append(num_in_parts(ours.variables()))
     step(*inputs_of(5))
     other(*inputs_of(5))
     step.synchronize_variables()
-    return {"different": after_restore + different(ours, theirs), "unreadable": unreadable}
+    return {"different": after_restore + different(ours, theirs), "in_parts": in_parts}
 
 
 @cases
@@ -155,16 +155,16 @@ def elastic_state() -> Any:
         step(*inputs_of(number))
         other(*inputs_of(number))
     state.save()
-    unreadable = [num_unreadable(ours)]
+    in_parts = [num_in_parts(ours.variables())]
     step(*inputs_of(9))  # is undone
-    unreadable.append(num_unreadable(ours))
+    in_parts.append(num_in_parts(ours.variables()))
     state.restore()
-    unreadable.append(num_unreadable(ours))
+    in_parts.append(num_in_parts(ours.variables()))
     for number in range(2, 4):
         step(*inputs_of(number))
         other(*inputs_of(number))
     step.synchronize_variables()
-    return {"different": different(ours, theirs), "unreadable": unreadable}
+    return {"different": different(ours, theirs), "in_parts": in_parts}
 
 
 @cases
@@ -196,7 +196,7 @@ def keras_model() -> Any:
 @cases
 def fit() -> Any:
     """Trains by Keras' fit, which saves the model on rank 0 after each epoch."""
-    bits, unreadable, totals = [], [], []
+    bits, in_parts, totals = [], [], []
     for gathers in ((TensorGroup(1, 2, 1), TensorGroup(0, 1, 1)), ()):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.layers.Dense(models.CLASSES, name="only")])
@@ -221,19 +221,14 @@ def fit() -> Any:
         variables = [*model.trainable_variables, *model.optimizer.variables]
         bits.append([variable.numpy().tobytes().hex() for variable in variables])
         totals.append(optimized.explain())
-        unreadable.append(0)
         model.train_on_batch(*inputs_of(5))
-        for variable in variables:
-            try:
-                variable.numpy()
-            except tf.errors.InvalidArgumentError:
-                unreadable[-1] += 1
+        in_parts.append(num_in_parts(variables))
         optimized.synchronize_variables()
         if RANK == 0:
             found = keras.models.load_model(path)
             saved = [*found.trainable_variables, *found.optimizer.variables]
             assert bits[-1] == [slot.numpy().tobytes().hex() for slot in saved]
-    return {"equal": bits[0] == bits[1], "unreadable": unreadable, "explained": totals}
+    return {"equal": bits[0] == bits[1], "in_parts": in_parts, "explained": totals}
 
 
 @cases
@@ -255,16 +250,16 @@ def tuned() -> Any:
     strategy = tf_libra.strategies.Dear(buffer_bytes=2000)
     step = tf_libra.optimize(strategy, logdir=FOLDER / "log")(tf.function(ours.step))
     other = decorated(theirs, shard=False)
-    unreadable = []
+    in_parts = []
     while not step.settled:
-        unreadable.append(num_unreadable(ours))
-        step(*inputs_of(len(unreadable)))
-        other(*inputs_of(len(unreadable)))
-    unreadable.append(num_unreadable(ours))
+        in_parts.append(num_in_parts(ours.variables()))
+        step(*inputs_of(len(in_parts)))
+        other(*inputs_of(len(in_parts)))
+    in_parts.append(num_in_parts(ours.variables()))
     step.synchronize_variables()
     return {
         "different": different(ours, theirs),
-        "unreadable": [unreadable[0], unreadable[-1]],
+        "in_parts": [in_parts[0], in_parts[-1]],
         "gathers": len(step.plan.gathers),
         "explained": step.explain(),
     }
@@ -282,12 +277,12 @@ def tuned_with_gathers() -> Any:
         step(*inputs_of(number))
         other(*inputs_of(number))
         number += 1
-    unreadable = num_unreadable(ours)
+    in_parts = num_in_parts(ours.variables())
     step.synchronize_variables()
     race = step.tuned.race
     return {
         "different": different(ours, theirs),
-        "unreadable": unreadable,
+        "in_parts": in_parts,
         "gathers": len(step.plan.gathers),
         "tried": [len(candidate.plan.gathers) for candidate in race.candidates],
         "forward": [tensor.forward_seconds for tensor in step.profile.tensors],
@@ -312,13 +307,13 @@ def tried(shard: bool | str) -> Any:
     options = config.resolve({"strategy": "libra", "shard_updates": shard})
     step = Optimized(tf.function(ours.step), options, tuner)
     reference = decorated(theirs, shard=False)
-    unreadable = []
+    in_parts = []
     for number in range(10):
         step(*inputs_of(number))
         reference(*inputs_of(number))
-        unreadable.append(num_unreadable(ours))
+        in_parts.append(num_in_parts(ours.variables()))
     step.synchronize_variables()
-    return {"different": different(ours, theirs), "unreadable": unreadable}
+    return {"different": different(ours, theirs), "in_parts": in_parts}
 
 
 for value in (True, "overlap", "auto"):
