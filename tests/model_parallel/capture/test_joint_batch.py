@@ -155,6 +155,10 @@ def added_in_a_loop(images, losses):
     return total
 
 
+def recomputed(images, losses):
+    return tf.reduce_mean(tf.recompute_grad(lambda values: tf.tanh(values) ** 2)(losses))
+
+
 @pytest.mark.parametrize(
     ("mean", "is_same"),
     [
@@ -180,6 +184,7 @@ def added_in_a_loop(images, losses):
         (normalized_per_example, True),
         (added_in_a_function, True),
         (added_in_a_loop, True),
+        (recomputed, True),
     ],
 )
 def test_losses_that_are_no_means_over_examples_are_named(mean, is_same):

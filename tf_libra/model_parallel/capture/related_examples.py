@@ -123,7 +123,8 @@ class _Examples(Interpreter):
             return value
         labels = union(inputs)
         depends = labels & (_HAS_DATA_SIZE if node.op in _SHAPES else _DEPENDS)
-        if not depends or node.op in _CONSTANTS:
+        is_itself = node.op == "Equal" and len({*node.inputs}) == 1  # as in `tf.recompute_grad`
+        if not depends or is_itself or node.op in _CONSTANTS:
             return 0
         if _relates_examples(node, inputs):
             self._find(node)
