@@ -56,7 +56,7 @@ class ShardedCalls:
         if can_shard and self._options.shard_updates:
             found = self._find(call)
             self._last = sharding = found.sharding
-            if sharding.num_elements and not self._why_all_whole(control):
+            if sharding.updates and not self._why_all_whole(control):
                 self.slots.add(control, found.slots, owner=self)
                 if self._options.overlaps_calls:
                     pending_gathers().begin_step(found.weights, self._options.timeout_seconds)
