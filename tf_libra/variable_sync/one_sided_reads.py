@@ -145,13 +145,14 @@ class VariableReads:
 
     @property
     def serves(self) -> bool:
-        """See `Readable`."""
+        """See `ServedValues`."""
         return bool(self._served)
 
     def hand_over(self) -> None:
-        """See `Readable`."""
-        if self.serves and engine_lib.running() is not None:
-            hand_over(self.function, self._steps.number)
+        """See `ServedValues`."""
+        engine = engine_lib.running()
+        if engine is not None and self.serves:
+            hand_over(engine, self.function, self._steps.number)
             self.forget(tuple(self._served))
 
     # On the other ranks.

@@ -56,16 +56,14 @@ class EndedSteps:
                 self._ended.wait(_POLL_SECONDS)
 
 
-def hand_over(function: str, step: int) -> None:
+def hand_over(engine: engine_lib.Engine, function: str, step: int) -> None:
     """Lets the other ranks fetch what they lack of a function; other ranks may be gone.
 
     Args:
+        engine: reaches the other ranks.
         function: identity of the function.
         step: number of steps that have ended on this rank.
     """
-    engine = engine_lib.running()
-    if engine is None:
-        return
     started = []
     for rank in set(range(engine.world_size)) - {engine.rank}:
         with contextlib.suppress(*ERRORS):
@@ -76,7 +74,7 @@ def hand_over(function: str, step: int) -> None:
             collective_ops.received(pending)
 
 
-class Readable(Protocol):
+class ServedValues(Protocol):
     """Values of one training function that other ranks read.
 
     Attributes:
@@ -135,21 +133,17 @@ class Readable(Protocol):
 
 
 class ReadService:
-    """The thread that answers the reads of other ranks, for all functions of this process.
-
-    Attributes:
-        is_ending: whether the script of this rank has ended.
-    """
+    """The thread that answers the reads of other ranks, for all functions of this process."""
 
     def __init__(self) -> None:
         """Starts no thread yet."""
-        self._reads: dict[str, Readable] = {}
+        self._reads: dict[str, ServedValues] = {}
         self._finished: set[str] = set()  # functions that are gone
         self._thread: threading.Thread | None = None
-        self.is_ending = self._has_ended = False
+        self._is_ending = self._has_ended = False
         self._answering = threading.Lock()
 
-    def start(self, reads: Readable) -> None:
+    def start(self, reads: ServedValues) -> None:
         """Answers reads of a function's variables from now on."""
         self._reads[reads.function] = reads
         self._finished.discard(reads.function)
@@ -172,7 +166,7 @@ class ReadService:
 
         If a rank is gone, variables that it has trained stay without values.
         """
-        every = () if self.is_ending else tuple(self._reads.values())
+        every = () if self._is_ending else tuple(self._reads.values())
         with contextlib.suppress(Exception):
             for reads in every:
                 reads.fetch(reads.missing())
@@ -181,7 +175,7 @@ class ReadService:
 
     def _end(self) -> None:
         """Lets others fetch at the end of the process, unless its script has failed."""
-        self.is_ending = True  # no script reads here any more
+        self._is_ending = True  # no script reads here any more
         if getattr(sys, "last_value", None) is None:
             for reads in tuple(self._reads.values()):
                 reads.hand_over()
@@ -199,8 +193,8 @@ class ReadService:
                     self._answer(*request)
                 self._hand_over_released()
             except Exception as error:
-                asked = "" if request is None else "answering rank {} about {}: ".format(*request)
-                text = f"{asked}{type(error).__name__}: {error}"
+                place = "" if request is None else "answering rank {} about {}: ".format(*request)
+                text = f"{place}{type(error).__name__}: {error}"
                 log_utils.logger(engine.rank).warning("reads of other ranks: %s", text)
                 engine.abort(text)
                 return
@@ -213,11 +207,11 @@ class ReadService:
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
-                while not self.is_ending and not {*self._reads, *self._finished} & {function}:
+                while not self._is_ending and not {*self._reads, *self._finished} & {function}:
                     if engine_lib.running() is None:
                         return
                     time.sleep(_POLL_SECONDS)  # the first step is about to end
-                if function in self._reads and not self.is_ending:
+                if function in self._reads and not self._is_ending:
                     self._reads[function].take_over(rank, int(what.removeprefix(_HAND_OVER)))
                 self._send(tf.zeros([0]), rank, name)
 
