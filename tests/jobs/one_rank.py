@@ -34,6 +34,10 @@ import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.backends import collective_ops
+from tf_libra.coordination import control_plane
+from tf_libra.model_parallel.execution.transport import LanesTransport
+from tf_libra.model_parallel.profiling import link_benchmark
+from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
 hvd.init()
@@ -42,6 +46,17 @@ MODELS = (models.mlp, models.convolutional, models.embedded, models.normalized)
 
 def plain(result):
     return {name: np.array(value).tolist() for name, value in result.items()}
+
+
+def measured_links():
+    """Measures links, as if each rank had a host of its own, and again as they are, once."""
+    [control] = control_plane.running()
+    transport = LanesTransport(harness.RANK, "links", around_wait)
+    with mock.patch.object(link_benchmark, "host_identity", lambda: str(harness.RANK)):
+        found = link_benchmark.measured_links(transport, control)
+    first, again = (link_benchmark.links_of_job(transport, control) for _ in range(2))
+    assert again is first
+    return [(links.cluster.bytes_per_second, links.latency_seconds) for links in (found, first)]
 
 
 def measured():
@@ -62,6 +77,7 @@ def measured():
         "settled": settled,
         "plan": plan.to_document(),
         "explained": step.explain(),
+        "links": measured_links(),
     }
 
 

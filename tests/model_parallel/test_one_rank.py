@@ -162,6 +162,19 @@ def test_steps_measure_every_rank_and_train(trained: Job) -> None:
     assert computing[-1].startswith("last step: ")
 
 
+def test_ranks_measure_links_of_several_hosts_and_of_one(trained: Job) -> None:
+    """Two ranks of three hosts pair up at a time; on one host two ranks stand for all."""
+    size = trained.world_size
+    for rank in range(size):
+        links = trained.value("measured", rank)["links"]
+        assert links == trained.value("measured", 0)["links"]
+        for rates, latency in links:
+            array = np.array(rates)
+            assert (array == array.T).all() and np.count_nonzero(array) == size * (size - 1)
+            assert array.max() < 1e12 and 0 < latency < 1
+        assert len({*np.ravel(links[1][0])} - {0.0}) == 1
+
+
 @pytest.mark.parametrize("how", ["end", "stages", "fail", "kill"])
 def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) -> None:
     """A script that ends hands its values over. After a failure every read raises, and names it."""

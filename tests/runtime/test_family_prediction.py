@@ -103,9 +103,10 @@ def test_time_for_measurements_is_limited() -> None:
     assert reference(2, 1.0, alone=MEASURED_SECONDS / 2).num_repeats < 1
     assert reference(2, 1.0, alone=MEASURED_SECONDS / 6).num_repeats == 1
     assert reference(2, 1.0, alone=MEASURED_SECONDS / 1000).num_repeats == 3
-    assert not reference(2, 1.0).describe_late(seconds_left=60)
-    assert reference(2, 1.0).describe_late(seconds_left=5)
-    assert reference(30, 1.0).describe_late(seconds_left=60)  # links between 435 pairs
+    assert not reference(2, 1.0).describe_late(seconds_left=10, num_plans=1)
+    assert reference(2, 1.0).describe_late(seconds_left=10, num_plans=2)
+    assert reference(64, 1.0).describe_late(seconds_left=20, num_plans=1)
+    assert not reference(64, 1.0).describe_late(seconds_left=30, num_plans=1)
 
 
 def test_strategies_that_may_win_are_tried() -> None:

@@ -278,7 +278,7 @@ class FamilyCandidates:
         names = [name for name in self._unchecked if self._kind(name).predict is not None]
         if self.reference is None or not names:
             return
-        late = self.reference.describe_late(seconds_left / len(names))
+        late = self.reference.describe_late(seconds_left, len(names))
         self._leave_out_everywhere(dict.fromkeys(names, late))
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

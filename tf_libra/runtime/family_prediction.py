@@ -29,12 +29,15 @@ CALLS_SECONDS = 2e-3
 """Least seconds that a step takes more if Python calls its stages and other ranks wait for them."""
 MEASURED_SECONDS = 10.0
 """Seconds that the measurement of layers may take; steps that need more are not predicted."""
+MOST_LINK_ROUNDS = 16
+"""Most rounds in which links between hosts are measured, each between disjoint pairs of them."""
 _MOST_REPEATS = 3
 # Steps of one worker that one repetition of all layers takes: apart, together, and for one share,
 # each after a first run that does not count.
 _STEPS_PER_REPEAT = 2.5
-# Steps of one worker, and seconds per link, that measuring for a plan takes before turns begin.
-_STEPS_PER_PLAN, _SECONDS_PER_LINK = 12, 0.7
+# Steps of one worker that measuring for a plan takes before turns begin, and seconds of a round
+# that measures links, or of all-reduces among one number of ranks.
+_STEPS_PER_PLAN, _SECONDS_PER_ROUND = 12, 0.8
 # One of the three matrix products of a layer is in forward computation.
 _FORWARD_TO_BACKWARD = 0.5
 # Largest correction of measured layers to the speed of steps in training.
@@ -114,15 +117,21 @@ class Reference:
         seconds = _STEPS_PER_REPEAT * self.compared.one_worker_seconds
         return min(int(MEASURED_SECONDS / seconds) - 1, _MOST_REPEATS)
 
-    def describe_late(self, seconds_left: float) -> str:
-        """Returns why there is no time to measure for a plan, in a clause; empty if there is."""
+    def describe_late(self, seconds_left: float, num_plans: int) -> str:
+        """Returns why there is no time to measure for plans, in a clause; empty if there is.
+
+        Args:
+            seconds_left: seconds in which trials may go on.
+            num_plans: number of plans, which share the measurement of links.
+        """
         num_ranks = self.links.num_ranks
-        seconds = _STEPS_PER_PLAN * self.compared.one_worker_seconds
-        seconds += _SECONDS_PER_LINK * num_ranks * (num_ranks - 1) / 2
+        num_rounds = min(num_ranks, MOST_LINK_ROUNDS) + num_ranks.bit_length()
+        seconds = num_plans * _STEPS_PER_PLAN * self.compared.one_worker_seconds
+        seconds += num_rounds * _SECONDS_PER_ROUND
         if seconds <= seconds_left:
             return ""
         return (
-            f"its plan would take {formatting.time(seconds)} of measurements, and trials have"
+            f"measurements for its plan would take {formatting.time(seconds)}, and trials have"
             f" {formatting.time(max(seconds_left, 0.0))} left"
         )
 

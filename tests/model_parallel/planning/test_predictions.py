@@ -15,7 +15,7 @@ import tf_libra
 from tests.model_parallel.planning.burst import reference as bursts
 from tests.model_parallel.planning.pipeline import reference as pipelines
 from tf_libra.cli import main
-from tf_libra.model_parallel.planning.pipeline import make_pipeline_plans
+from tf_libra.model_parallel.planning.pipeline import make_pipeline_plan
 from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
 from tf_libra.model_parallel.planning.predictions import (
     CALL_SECONDS,
@@ -85,7 +85,7 @@ def pipeline_steps(layers: tf_libra.LayerGraph, links: Links, batch: int) -> tup
         plan = PipelinePlan(made, microbatch.names, ranks, "drawn")
         steps.append(tf_libra.simulate_pipeline(microbatch, plan, cluster).iteration_seconds)
     least = [
-        make_pipeline_plans(microbatch, cluster, Spp(num_stages=k), num_microbatches=count)[0]
+        make_pipeline_plan(microbatch, cluster, Spp(num_stages=k), num_microbatches=count)
         for k in range(1, min(ranks, len(layers.layers)) + 1)
     ]
     calls = 2 * count * CALL_SECONDS

@@ -1,8 +1,21 @@
-"""The rate of long transfers, on links whose token bucket lets the first bytes through."""
+"""Rates of links: of long transfers, if a token bucket lets the first bytes through, and of all."""
 
+import collections
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tf_libra.model_parallel.profiling.link_benchmark import lasting_rate
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.profiling import link_benchmark
+from tf_libra.model_parallel.profiling.link_benchmark import lasting_rate, measured_links
+from tf_libra.runtime.family_prediction import MOST_LINK_ROUNDS
 
 MB = 1 << 20
 
@@ -30,3 +43,94 @@ def test_noise_changes_the_average_by_a_limited_factor(longest: float, rate: flo
 
 def test_transfers_too_short_to_measure_have_a_finite_rate() -> None:
     assert 0 < lasting_rate(lambda _: 0.0) < float("inf")
+
+
+class Network:
+    """Simulated ranks, with a clock each: a receiver's clock is that of the arrival at least."""
+
+    latency = 1e-4
+
+    def __init__(self, rates: NDArray[np.float64]) -> None:
+        self.rates = rates
+        self.clocks = np.zeros(len(rates))
+        self.transfers: dict[Any, queue.SimpleQueue[Any]] = collections.defaultdict(
+            queue.SimpleQueue
+        )
+        self.messages: list[Any] = [None] * len(rates)
+        self.barrier = threading.Barrier(len(rates), timeout=60)
+
+
+class SimulatedRank:
+    """Transport and control plane of one rank."""
+
+    present = threading.local()
+
+    def __init__(self, network: Network, rank: int) -> None:
+        self.network, self.rank, self.world_size = network, rank, len(network.rates)
+        self.present.rank = self
+
+    @property
+    def seconds(self) -> float:
+        return float(self.network.clocks[self.rank])
+
+    def send(self, tensor: Any, to_rank: int, name: str) -> None:
+        seconds = (
+            self.network.latency
+            + np.asarray(tensor).nbytes / self.network.rates[self.rank, to_rank]
+        )
+        self.network.transfers[self.rank, to_rank, name].put((self.seconds + seconds, tensor))
+
+    def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
+        arrival, tensor = self.network.transfers[from_rank, self.rank, name].get(timeout=60)
+        self.network.clocks[self.rank] = max(self.seconds, arrival)
+        return tensor
+
+    def all_gather(self, message: Any) -> list[Any]:
+        self.network.messages[self.rank] = message
+        self.network.barrier.wait()
+        everyone, latest = list(self.network.messages), self.network.clocks.max()
+        self.network.barrier.wait()
+        self.network.clocks[self.rank] = latest
+        return everyone
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "per_host"), [(1, 1), (1, 3), (2, 1), (3, 1), (3, 2), (16, 1), (8, 4), (64, 1)]
+)
+def test_all_ranks_measure_rates_of_all_links(
+    monkeypatch: pytest.MonkeyPatch, num_hosts: int, per_host: int
+) -> None:
+    """Hosts have interfaces of different rates. The time of many hosts is limited."""
+    hosts = np.arange(num_hosts * per_host) % num_hosts
+    interfaces = np.random.default_rng(num_hosts).uniform(2e8, 1e9, num_hosts)[hosts]
+    rates = np.minimum.outer(interfaces, interfaces)
+    rates[hosts[:, None] == hosts] = 5e9
+    network = Network(rates)
+    present = SimulatedRank.present
+
+    def clock() -> float:
+        return float(present.rank.seconds)
+
+    monkeypatch.setattr(link_benchmark, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(link_benchmark, "host_identity", lambda: str(hosts[present.rank.rank]))
+    # Takes no memory.
+    monkeypatch.setattr(
+        link_benchmark, "_probe", lambda num_bytes: np.broadcast_to(np.float32(0), [num_bytes // 4])
+    )
+
+    def measure(rank: int) -> Any:
+        simulated = cast(Any, SimulatedRank(network, rank))
+        return measured_links(simulated, cast(Control, simulated))
+
+    with ThreadPoolExecutor(len(rates)) as threads:
+        first, *others = threads.map(measure, range(len(rates)))
+    assert all(links == first for links in others)
+    np.fill_diagonal(rates, 0.0)
+    off_by = np.abs(first.cluster.rates - rates) / np.maximum(rates, 1.0)
+    assert off_by[rates == 5e9].max(initial=0.0) < 0.03
+    if num_hosts <= MOST_LINK_ROUNDS:
+        assert off_by.max() < 0.03
+    else:  # others are as fast as their ends are known to be
+        assert np.quantile(off_by, 0.9) < 0.03
+    assert first.latency_seconds == pytest.approx(network.latency * (len(rates) > 1), rel=1e-3)
+    assert network.clocks.max() <= 1.0 * (MOST_LINK_ROUNDS + 1)

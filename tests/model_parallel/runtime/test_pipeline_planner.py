@@ -33,13 +33,13 @@ def test_all_numbers_of_stages_are_of_one_table():
         plan = plan_for(layers, cluster, Spp(), 4, no_check)
     assert made.call_count == 1
     assert plan == tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=4)
-    plans = make_pipeline_plans(layers, cluster, "spp", num_microbatches=4)
+    plans = tuple(make_pipeline_plans(layers, cluster, "spp", num_microbatches=4))
     assert plans[0] == plan
     assert sorted(len(candidate.stages) for candidate in plans) == [1, 2, 3, 4]
     for candidate in plans:
         alone = Spp(num_stages=len(candidate.stages), num_microbatches=4)
         assert candidate == tf_libra.make_pipeline_plan(layers, cluster, alone)
-        assert make_pipeline_plans(layers, cluster, alone) == (candidate,)
+        assert [*make_pipeline_plans(layers, cluster, alone)] == [candidate]
 
 
 def test_a_number_of_stages_that_is_not_possible_is_passed_over():

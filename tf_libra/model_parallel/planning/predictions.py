@@ -11,7 +11,7 @@ from tf_libra.model_parallel.planning.burst.measured_scaling import ActivationFl
 from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.planning.pipeline import (
     PipelineStrategy,
-    make_pipeline_plans,
+    make_pipeline_plan,
     possible_microbatches,
 )
 from tf_libra.runtime.strategy_kinds import Links
@@ -38,9 +38,9 @@ def predict_pipeline(
         ValueError: there is no plan.
     """
     microbatch, count = predict_microbatch(strategy, layers, links, batch)
-    plans = make_pipeline_plans(microbatch, _cluster(links), strategy, num_microbatches=count)
-    assert plans[0].predicted_seconds is not None
-    return plans[0].predicted_seconds + 2 * count * CALL_SECONDS
+    plan = make_pipeline_plan(microbatch, _cluster(links), strategy, num_microbatches=count)
+    assert plan.predicted_seconds is not None
+    return plan.predicted_seconds + 2 * count * CALL_SECONDS
 
 
 def predict_microbatch(

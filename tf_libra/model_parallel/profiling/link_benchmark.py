@@ -1,6 +1,5 @@
 """Benchmark of the links between ranks, which provides the planners' rates and latencies."""
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.world import host_identity
+from tf_libra.internal.process_state import STATE, OnReset
 from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.planning import link_rounds
 from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.specs.cluster import Cluster
 
@@ -22,27 +24,62 @@ _LONG_ENOUGH = 0.04
 _MAX_BUCKET_GAIN = 1.5
 
 
+def links_of_job(transport: Transport, control: Control) -> LinkRates:
+    """Return the links between ranks, which the first call of a job measures; all ranks call this.
+
+    Args:
+        transport: connections to the other ranks.
+        control: control channel to the other ranks.
+    """
+    job = (control.job, control.rank, control.world_size)
+    if job not in _known_links():
+        links = measured_links(transport, control)  # on all ranks, or on none
+        _known_links().clear()
+        _known_links()[job] = links
+    return _known_links()[job]
+
+
+@STATE.value(on_reset=OnReset.DISCARD)
+def _known_links() -> dict[tuple[int, int, int], LinkRates]:
+    """Returns the links of this process's job; empty before they are measured."""
+    return {}
+
+
 def measured_links(transport: Transport, control: Control) -> LinkRates:
-    """Measure each pair of ranks in turn by round trips; all ranks call this."""
-    rates = np.zeros([control.world_size] * 2)
-    latencies = []
-    for first, other in itertools.combinations(range(control.world_size), 2):
-
-        def one_way(num_bytes: int, first: int = first, other: int = other) -> float:
-            """Return the seconds of a transfer, the same on every rank."""
-            seconds = 0.0
-            if control.rank in (first, other):
-                is_first, probe = control.rank == first, _probe(num_bytes)
-                peer = other if is_first else first
-                seconds = min(
-                    _round_trip(transport, probe, peer, is_first) for _ in range(_REPEATS)
-                )
-            return float(control.all_gather(seconds)[first]) / 2
-
-        latencies.append(one_way(4))
-        rates[first, other] = rates[other, first] = lasting_rate(one_way)
+    """Measure links by round trips, in rounds of pairs of ranks; see `links_of_job`."""
+    hosts = [name or str(rank) for rank, name in enumerate(control.all_gather(host_identity()))]
+    found: dict[link_rounds.Pair, tuple[float, float]] = {}
+    for pairs in link_rounds.make_rounds(hosts):
+        peers = dict(pairs) | {other: first for first, other in pairs}
+        peer = peers.get(control.rank)
+        mine = None if peer is None else _measured_link(transport, control.rank, peer)
+        everyone = control.all_gather(mine)
+        found |= {pair: everyone[pair[0]] for pair in pairs}
+    latencies, byte_seconds = (
+        link_rounds.spread_costs({pair: costs[i] for pair, costs in found.items()}, hosts)
+        for i in range(2)
+    )
+    rates = np.divide(1.0, byte_seconds, out=np.zeros_like(byte_seconds), where=byte_seconds > 0)
+    num_links = max(np.count_nonzero(rates), 1)
     handled = _handled(transport, control, _probe(4))
-    return LinkRates(Cluster.from_bandwidth(rates), float(np.mean(latencies or 0.0)), *handled)
+    return LinkRates(Cluster.from_bandwidth(rates), float(latencies.sum() / num_links), *handled)
+
+
+def _measured_link(transport: Transport, rank: int, peer: int) -> tuple[float, float]:
+    """Return the seconds of an empty message and of a byte, the same on both ranks."""
+    is_first = rank < peer
+
+    def one_way(num_bytes: int) -> float:
+        probe = _probe(num_bytes)
+        trips = [_round_trip(transport, probe, peer, is_first) for _ in range(_REPEATS)]
+        if not is_first:  # both go on with the same size
+            return float(transport.receive(tf.float64, [1], peer, "probe seconds")[0])
+        seconds = min(trips) / 2
+        transport.send(tf.constant([seconds], tf.float64), peer, "probe seconds")
+        return seconds
+
+    latency = one_way(4)
+    return latency, 1 / lasting_rate(one_way)
 
 
 def measured_all_reduces(

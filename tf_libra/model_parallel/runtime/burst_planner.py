@@ -21,6 +21,7 @@ from tf_libra.model_parallel.planning.burst import (
     BurstStrategy,
     DataParallel,
     make_burst_plan,
+    measured_counts,
     possible_counts,
 )
 from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
@@ -28,14 +29,15 @@ from tf_libra.model_parallel.planning.burst.measured_scaling import (
     ActivationFlow,
     Edge,
     MeasuredScaling,
+    at_counts,
     crossing,
 )
 from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling.layer_benchmark import shares_of_bytes
 from tf_libra.model_parallel.profiling.link_benchmark import (
+    links_of_job,
     measured_all_reduces,
-    measured_links,
 )
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as Iteration
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
@@ -174,7 +176,7 @@ class BurstPlanner:
         make_burst_plan(scaling, self._strategy)
         reporter.on_activity(Phase.MEASURE)
         # The first one is what `auto` compares with data parallelism: the whole batch on one rank.
-        for number in counts:
+        for number in measured_counts(counts):
             ranks = tuple(range(number))
             self._trials += [
                 _Trial(number, Layout.with_stage_per_layer(count, ranks, world)),
@@ -252,8 +254,8 @@ class BurstPlanner:
     def _make_plan(self) -> Layout:
         """Measure links on all ranks and plan on rank 0."""
         control, reporter = self._control, self._reporter
-        links = measured_links(self._transport, control)
-        counts = tuple(sorted({trial.num_ranks for trial in self._trials}))
+        links = links_of_job(self._transport, control)
+        counts = self._counts(control.world_size, self._traces.microbatch_size)
         all_reduces = measured_all_reduces(self._transport, control, counts)
         everyone = control.all_gather(self._seconds)
         document: Any = None
@@ -359,8 +361,7 @@ def _computation(
     for trial, apart, whole in zip(trials[::2], means[::2], means[1::2], strict=True):
         columns[trial.num_ranks] = apart * (whole[0] / apart.sum())
         calls.append((apart.sum() - whole[0]) / (len(apart) - 1))
-    seconds = np.stack([columns[count] for count in counts], axis=1)
-    return _Computation(seconds, max(float(np.median(calls)), 0.0))
+    return _Computation(at_counts(columns, counts), max(float(np.median(calls)), 0.0))
 
 
 def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:

@@ -22,7 +22,7 @@ from tf_libra.model_parallel.planning.pipeline import (
 from tf_libra.model_parallel.planning.pipeline.partitioning import check_layers_fit
 from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling import layer_benchmark as profiling
-from tf_libra.model_parallel.profiling.link_benchmark import measured_links
+from tf_libra.model_parallel.profiling.link_benchmark import links_of_job
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, Measuring
 from tf_libra.model_parallel.reporting import pipeline_report
 from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
@@ -116,7 +116,7 @@ class PipelinePlanner:
         reporter.on_activity(Phase.MEASURE)
         mine = profiling.measured_layers(traces, given, self.num_microbatches)
         layers = profiling.averaged(mine, control)
-        links = measured_links(transport, control)
+        links = links_of_job(transport, control)
         memory = [
             limit_bytes
             for limit_bytes in control.all_gather(self._strategy.memory_bytes)

@@ -6,10 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.burst import data_parallel, make_burst_plan
+from tf_libra.model_parallel.planning.burst import (
+    data_parallel,
+    make_burst_plan,
+    measured_counts,
+)
 from tf_libra.model_parallel.planning.burst.measured_scaling import (
     ActivationFlow,
     MeasuredScaling,
+    at_counts,
     crossing,
     moved_share,
     num_partners,
@@ -166,3 +171,14 @@ def test_partners_are_the_others_that_a_rank_exchanges_samples_with(
             sent[source, target] = received[target, source] = True
     most = max(sent.sum(axis=1).max(), received.sum(axis=1).max())
     assert num_partners(range(sources), range(first, first + targets)) == most
+
+
+@pytest.mark.parametrize("num_counts", range(1, 9))
+def test_some_numbers_of_ranks_tell_the_computation_of_all(num_counts: int) -> None:
+    """A part of each layer's time does not shrink with the number of examples."""
+    counts = tuple(2**i for i in range(num_counts))
+    chosen = measured_counts(counts)
+    assert len(chosen) == min(num_counts, 4) and {1, counts[-1]} <= set(chosen) <= set(counts)
+    fixed, whole = np.array([0.1, 0.0, 0.3]), np.array([1.0, 2.0, 0.0])
+    found = at_counts({count: fixed + whole / count for count in chosen}, counts)
+    np.testing.assert_allclose(found, fixed[:, None] + whole[:, None] / np.array(counts))

@@ -1,5 +1,6 @@
 """Scaling profiles of burst planners, from costs of layers and links."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,21 @@ def crossing(num_layers: int, between: Mapping[Edge, ActivationFlow]) -> dict[Ed
     return found
 
 
+def at_counts(measured: Mapping[int, Array], counts: Sequence[int]) -> Array:
+    """Return the seconds of layers at numbers of ranks, shape [L, G].
+
+    Between measured numbers of ranks, time is linear in a rank's share of the batch.
+
+    Args:
+        measured: seconds of the L layers by number of ranks.
+        counts: the G numbers of ranks, between the least and the largest measured one.
+    """
+    known = sorted(measured, reverse=True)  # shares ascend
+    shares = 1.0 / np.array(known)
+    by_layer = np.stack([measured[count] for count in known], axis=1)
+    return np.stack([np.interp(1.0 / np.array(counts), shares, layer) for layer in by_layer])
+
+
 def moved_share(sources: Sequence[int], targets: Sequence[int]) -> float:
     """Return the largest share of a batch that a rank sends to or receives from other ranks.
 
@@ -83,6 +99,16 @@ def _busiest(
                 sent[source] += cost(share)
                 received[target] += cost(share)
     return max(*sent.values(), *received.values())
+
+
+@functools.cache
+def _moved(num_sources: int, first_target: int, num_targets: int) -> tuple[float, int]:
+    """Return `moved_share` and `num_partners` from the first ranks to consecutive ones.
+
+    They are the same for all flows.
+    """
+    sources, targets = range(num_sources), range(first_target, first_target + num_targets)
+    return moved_share(sources, targets), num_partners(sources, targets)
 
 
 @dataclass(frozen=True)
@@ -138,13 +164,12 @@ class MeasuredScaling:
         for row, g in enumerate(counts):
             for column, h in enumerate(counts):
                 first = g if is_moved else 0
-                share = moved_share(range(g), range(first, first + h))
+                share, partners = _moved(g, first, h)
                 others = flow.other_bytes if is_moved or h > g else 0.0
                 moved = share * flow.sample_bytes + others
                 num_ranks = min(max(g, first + h, 2), self.links.cluster.num_devices)
                 seconds[row, column] = moved / self.links.cluster.rate_among(range(num_ranks))
                 if is_moved or g != h:
-                    partners = num_partners(range(g), range(first, first + h))
                     seconds[row, column] += (
                         flow.num_messages * partners * self.links.latency_seconds
                         + self.stage_startup

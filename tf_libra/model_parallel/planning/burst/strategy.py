@@ -1,5 +1,6 @@
 """Protocol and registry of strategies for burst plans."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -137,3 +138,21 @@ def possible_counts(strategy: BurstStrategy, num_ranks: int, batch: int) -> tupl
         return tuple(sorted({1, strategy.num_devices}))
     powers = (2**k for k in range(num_ranks.bit_length()))
     return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)
+
+
+_MOST_COUNTS = 4
+
+
+def measured_counts(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of ranks that steps measure, so that they do not grow with the job.
+
+    They are the first, the last and others at even distances, at most four. Computation under the
+    others follows by `measured_scaling.at_counts`.
+
+    Args:
+        counts: numbers of ranks that layers may have.
+    """
+    if len(counts) <= _MOST_COUNTS:
+        return tuple(counts)
+    last = len(counts) - 1
+    return tuple(counts[round(i * last / (_MOST_COUNTS - 1))] for i in range(_MOST_COUNTS))

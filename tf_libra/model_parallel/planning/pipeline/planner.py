@@ -1,6 +1,6 @@
 """Planning of pipelines by a strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tf_libra.internal import validation
@@ -13,6 +13,7 @@ from tf_libra.model_parallel.planning.pipeline.strategy import (
     PipelineStrategy,
     resolve,
 )
+from tf_libra.model_parallel.simulation.fastest_pipeline import fastest_first
 from tf_libra.model_parallel.simulation.pipeline import PipelineTimeline, simulate_pipeline
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -52,16 +53,16 @@ def make_pipeline_plans(
     strategy: PipelineStrategy | str,
     *,
     num_microbatches: int | None = None,
-) -> tuple[PipelinePlan, ...]:
-    """Return all candidate plans of a strategy, the shortest iteration first.
+) -> Iterator[PipelinePlan]:
+    """Yield the candidate plans of a strategy, the shortest iteration first.
 
     SPP has a candidate per number of stages, most others have one. Arguments and errors are those
     of `make_pipeline_plan`, whose plan is the first.
     """
     strategy, count = checked(layers, cluster, strategy, num_microbatches)
     drafts = strategy.drafts(layers, cluster, count)
-    plans = [_planned(layers, cluster, strategy, draft) for draft in drafts]
-    return tuple(sorted(plans, key=lambda plan: plan.predicted_seconds or 0.0))
+    plans = [_unpredicted(layers, cluster, strategy, draft) for draft in drafts]
+    return fastest_first(plans, layers, cluster)
 
 
 def checked(
@@ -97,12 +98,18 @@ def checked(
 def _planned(
     layers: LayerGraph, cluster: Cluster, strategy: PipelineStrategy, draft: PipelineDraft
 ) -> PipelinePlan:
-    check_stages_fit(layers, cluster, strategy.name, draft.stages)
-    plan = PipelinePlan(
-        draft.stages, layers.names, cluster.num_devices, strategy.name, notes=draft.notes
-    )
+    plan = _unpredicted(layers, cluster, strategy, draft)
     seconds = simulate_pipeline(layers, plan, cluster).iteration_seconds
     return replace(plan, predicted_seconds=seconds)
+
+
+def _unpredicted(
+    layers: LayerGraph, cluster: Cluster, strategy: PipelineStrategy, draft: PipelineDraft
+) -> PipelinePlan:
+    check_stages_fit(layers, cluster, strategy.name, draft.stages)
+    return PipelinePlan(
+        draft.stages, layers.names, cluster.num_devices, strategy.name, notes=draft.notes
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tf_libra.model_parallel.planning.pipeline.strategy import (
     PipelineStrategyBase,
     register,
 )
-from tf_libra.model_parallel.simulation.pipeline import simulate_pipeline
+from tf_libra.model_parallel.simulation.fastest_pipeline import fastest_first
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -36,12 +36,12 @@ class Spp(PipelineStrategyBase):
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Return the plan of Algorithm 3; raises as `drafts`."""
-
-        def seconds(draft: PipelineDraft) -> float:
-            plan = PipelinePlan(draft.stages, layers.names, cluster.num_devices, self.name)
-            return simulate_pipeline(layers, plan, cluster).iteration_seconds
-
-        return min(self.drafts(layers, cluster, num_microbatches), key=seconds)
+        drafts = self.drafts(layers, cluster, num_microbatches)
+        plans = [
+            PipelinePlan(draft.stages, layers.names, cluster.num_devices, self.name)
+            for draft in drafts
+        ]
+        return PipelineDraft(next(fastest_first(plans, layers, cluster)).stages)
 
     def drafts(
         self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
