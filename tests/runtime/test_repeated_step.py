@@ -1,8 +1,11 @@
 """A step that another strategy repeats, on one of two ranks that do the same, and fails."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -11,15 +14,26 @@ from tf_libra.runtime.repeated_step import repeat
 from tf_libra.runtime.training_step import TrainingFunction
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
+Change = Callable[[Any], Any]
+
 
 class Other:
     """Stand-in of a candidate that adds to a variable, as data parallelism does.
 
     Attributes:
         fails_in: what raises, on all ranks, in the step: "", "step" or "synchronization".
+        change: returns what a step adds.
     """
 
-    def __init__(self, variable: tf.Variable, fails_in: str) -> None:
+    least_precise_dtype = tf.float32
+
+    def __init__(
+        self,
+        variable: tf.Variable,
+        fails_in: str = "",
+        change: Callable[[], Any] = lambda: [1.0, 1.0],
+    ) -> None:
+        self.change = change
         handle = variable.handle
         bound = BoundVariable(0, "w", handle, variable.dtype, variable.shape, trainable=True)
         self.bound_variables = {bound.key: bound}
@@ -30,7 +44,7 @@ class Other:
         self.step_number += 1
         if self.fails_in == "step":
             raise TrialError("no memory (on rank 1)")
-        self.variable.assign_add([1.0, 1.0])
+        self.variable.assign_add(self.change())
         return tf.constant(2.0)
 
     def synchronize_variables(self) -> None:
@@ -41,6 +55,40 @@ class Other:
 class DataParallelism(Other):
     def exchange(self, value: Any) -> list[Any]:
         return ["", value]
+
+
+def describe_repeated(change: Change, other: Change) -> str:
+    """Returns how a step by another strategy differs; data parallelism trains it.
+
+    Args:
+        change: returns what data parallelism adds to its argument, the weights.
+        other: the same of the other strategy.
+    """
+    start = np.array([3.0, 4.0, 5.0])
+    weights = tf.Variable(start, dtype=tf.float32)
+    first = DataParallelism(weights, change=lambda: change(weights.numpy().astype(float)))
+    candidate = Other(weights, change=lambda: other(weights.numpy().astype(float)))
+    found = repeat(cast(TrainingFunction, first), cast(CandidateStep, candidate), (), {}, False)
+    assert candidate.step_number == 4
+    np.testing.assert_allclose(weights, start + change(start), rtol=1e-6)
+    return found.reason
+
+
+def test_a_small_share_of_another_gradient_is_a_difference() -> None:
+    """A sum over examples that is worth a quarter of a percent of the gradient."""
+    assert not describe_repeated(lambda w: 0.1 * w, lambda w: 0.1 * w * (1 + 1e-6))
+    reason = describe_repeated(lambda w: 0.1 * w, lambda w: 0.1 * w * 1.0025)
+    assert reason == "variable 'w' would change otherwise"
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_difference() -> None:
+    """The last bits of weights determine the whole change, which each strategy rounds its way."""
+
+    def change(weights: Any, bits: int = 0) -> Any:
+        return 1e-3 * np.sin(1e8 * weights + bits)
+
+    assert not describe_repeated(change, partial(change, bits=1))
+    assert describe_repeated(change, lambda w: change(w) + 0.1)
 
 
 @pytest.mark.parametrize("fails_in", ["", "step", "synchronization"])

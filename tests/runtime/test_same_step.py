@@ -28,24 +28,23 @@ def difference(
     weight.assign_add(tf.fill([8], tf.cast(change, dtype)))
     count.assign(2)
     undone = same_step.UndoneStep(bound, before, after, None, 1.0)
-    return same_step.describe_difference(undone, None, trained_only=False)
+    return same_step.describe_difference(undone, None, False, same_step.RoundingNoise())
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16, tf.complex64])
 def test_changes_that_are_equal_but_for_rounding_are_no_difference(
     monkeypatch: pytest.MonkeyPatch, dtype: Any
 ) -> None:
-    assert not difference(monkeypatch, 0.25, 0.5, 1.001, dtype)
+    assert not difference(monkeypatch, 0.25, 0.5, 1.00001, dtype)
 
 
-@pytest.mark.parametrize("change", [1.0, 1e-4, 3e-6])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.complex64])
+@pytest.mark.parametrize(("change", "ratio"), [(1.0, 1.001), (1.0, 2.0), (1e-4, 2.0), (3e-6, 2.0)])
 def test_other_changes_are_a_difference_even_if_weights_hardly_change(
-    monkeypatch: pytest.MonkeyPatch, change: float
+    monkeypatch: pytest.MonkeyPatch, change: float, ratio: float, dtype: Any
 ) -> None:
     """A learning rate may be small. The gradient of a sum is twice that of the mean."""
-    assert "'weight' would change otherwise" in difference(
-        monkeypatch, 0.1, change, 2.0, tf.float32
-    )
+    assert "'weight' would change otherwise" in difference(monkeypatch, 0.1, change, ratio, dtype)
 
 
 @pytest.mark.parametrize("change", [0.0, 1e-9])

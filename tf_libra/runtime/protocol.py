@@ -8,7 +8,9 @@ from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.specs.layer_graph import LayerGraph
 
-if TYPE_CHECKING:  # it imports TensorFlow, which commands that plan do without
+if TYPE_CHECKING:  # TensorFlow, which commands that plan do without
+    import tensorflow as tf
+
     from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
@@ -109,6 +111,7 @@ class CandidateStep(TrainingStep, Protocol):
     Attributes:
         computation: digest of the step that `rejects` has accepted, the same in every job.
         exceeds_memory: whether `rejects` has rejected the step for lack of memory alone.
+        least_precise_dtype: the least precise floating-point dtype of the step.
         is_tried: whether a failure on any rank, before a step or in the first under a layout, is a
             `TrialError` on every rank, so that the caller goes on with another strategy.
         is_undoable: whether this also holds for a failure in any other step. It costs a copy of the
@@ -119,6 +122,7 @@ class CandidateStep(TrainingStep, Protocol):
 
     computation: str
     exceeds_memory: bool
+    least_precise_dtype: "tf.DType"
     is_tried: bool
     is_undoable: bool
     undo_seconds: float

@@ -5,7 +5,7 @@ undo the step.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from tf_libra.runtime import same_step
 from tf_libra.runtime.family_options import describe_error, first_failure
 from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.runtime.training_step import TrainingFunction
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 _Result = TypeVar("_Result")
 
@@ -50,7 +51,7 @@ def repeat(
         kwargs: of the step.
         trained_only: see `same_step.describe_difference`.
     """
-    undone, reason = None, ""
+    undone, reason, noise = None, "", same_step.RoundingNoise()
     try:
         undone = run_undone(first, candidate, args, kwargs)
     except TrialError as error:  # on all ranks
@@ -58,12 +59,31 @@ def repeat(
     start = time.perf_counter()
     result = first.step(args, kwargs)
     seconds = time.perf_counter() - start
-    if undone is not None:
+
+    def compare(repeated: same_step.UndoneStep | None = None) -> str:
+        """Returns what differs on a rank, the same on every rank."""
+        assert undone is not None
         try:
-            reason = same_step.describe_difference(undone, result, trained_only)
+            if repeated is not None:
+                noise.add(undone, repeated)
+            mine = same_step.describe_difference(undone, result, trained_only, noise)
         except Exception as error:  # of this rank alone, as for lack of memory
+            mine = describe_error(error)
+        return next(filter(None, first.exchange(mine)), "")
+
+    if undone is None:
+        return RepeatedStep(result, seconds, reason)
+    reason = compare()
+    for number in range(same_step.MOST_PERTURBED):
+        if reason in ("", same_step.NO_CHANGE):
+            break
+        start_values = partial(same_step.perturb, undone, candidate.least_precise_dtype, number)
+        try:
+            reason = compare(run_undone(first, candidate, args, kwargs, start_values))
+        except TrialError as error:  # on all ranks
             reason = describe_error(error)
-    return RepeatedStep(result, seconds, next(filter(None, first.exchange(reason)), ""))
+            break
+    return RepeatedStep(result, seconds, reason)
 
 
 def run_undone(
@@ -71,8 +91,16 @@ def run_undone(
     candidate: CandidateStep,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    start: Callable[[], Iterable[tuple[BoundVariable, Any]]] | None = None,
 ) -> same_step.UndoneStep:
     """Runs a step of another strategy, and undoes it; see `repeat` for the arguments.
+
+    Args:
+        first: the step under data parallelism.
+        candidate: the step under the other strategy.
+        args: of the step.
+        kwargs: of the step.
+        start: see `same_step.run_undone`.
 
     Raises:
         TrialError: on every rank: the step has failed, and is undone.
@@ -83,6 +111,7 @@ def run_undone(
         candidate.synchronize_variables,
         lambda call: _together(first, call),
         candidate.bound_variables.values(),
+        start,
     )
     candidate.step_number = number  # the script does not count it
     return undone

@@ -6,6 +6,8 @@ from all of its examples at a time, draws, and effects outside of variables are 
 
 from typing import Any
 
+import tensorflow as tf
+
 from tf_libra.model_parallel.capture.related_examples import find_relation
 from tf_libra.model_parallel.capture.step_dataflow import RANDOM
 from tf_libra.model_parallel.capture.step_graph import StepGraph
@@ -47,7 +49,27 @@ def find_difference(graph: StepGraph, other: StepGraph) -> str | None:
     )
 
 
+def find_least_precise_dtype(graph: StepGraph) -> tf.DType:
+    """Returns the floating-point dtype to which the step rounds most.
+
+    GPUs round the factors of a matrix product to TensorFloat-32, which is as precise as float16.
+    """
+    found = {tensor.dtype for op in graph.ops for tensor in op.outputs}
+    for node in _function_nodes(graph):
+        for value in node.attr.values():
+            types = [value.type, *value.list.type]
+            found |= {tf.as_dtype(dtype) for dtype in types if dtype}
+    if tf.config.experimental.tensor_float_32_execution_enabled():
+        found |= {tf.float16 for _ in tf.config.list_logical_devices("GPU")}
+    known = (tf.bfloat16, tf.float16, tf.float32)
+    real = {dtype.real_dtype for dtype in found}
+    return next((dtype for dtype in known if dtype in real), tf.float64)
+
+
 def _nodes_of_functions(graph: StepGraph) -> list[tuple[str, str]]:
+    return [(node.name, node.op) for node in _function_nodes(graph)]
+
+
+def _function_nodes(graph: StepGraph) -> list[Any]:
     definition: Any = graph.recording.concrete.graph.as_graph_def()
-    functions = definition.library.function
-    return [(node.name, node.op) for function in functions for node in function.node_def]
+    return [node for function in definition.library.function for node in function.node_def]

@@ -10,11 +10,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from tf_libra.capture.finite_check import VariableSnapshot
 from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
-from tf_libra.model_parallel.capture.joint_batch import find_difference
+from tf_libra.model_parallel.capture.joint_batch import find_difference, find_least_precise_dtype
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.partition.guarded_calls import guarded_calls
@@ -34,6 +36,7 @@ class CandidateTraining(StagedTraining):
 
     computation = ""
     exceeds_memory = False
+    least_precise_dtype = tf.float32
     is_undoable = False
     undo_seconds = 0.0
     _is_agreeing = _is_tried = False
@@ -86,6 +89,7 @@ class CandidateTraining(StagedTraining):
         self._traced_ahead = {step_arguments.trace_key(given): traces}
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
+        self.least_precise_dtype = find_least_precise_dtype(graph)
         difference = find_difference(graph, traces.other_graph)
         shortage = None if difference else find_shortage(graph)
         self.exceeds_memory = shortage is not None
