@@ -264,6 +264,22 @@ def text_returned():
     step(tf.ones([2]))
 
 
+def text_kept():
+    """Changes a variable that cannot be sent."""
+    weight, text = tf.Variable(1.0), tf.Variable("", trainable=False)
+
+    @tf_libra.optimize(OneRank(rank=0))
+    @tf.function
+    def step(values):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight * values)
+        weight.assign_sub(tape.gradient(loss, weight))
+        text.assign("trained")
+        return loss
+
+    step(tf.ones([2]))
+
+
 def another_dtype():
     """Passes an argument of another dtype on the last rank, in a later step."""
     weight = tf.Variable(1.0)
@@ -318,7 +334,7 @@ def another_size():
 cases.add("measured", measured)
 for make in MODELS if harness.SIZE == 2 else MODELS[:1]:
     cases.add(f"given {make.__name__}", lambda make=make: given(make))
-for case in (nothing_returned, text_returned, another_dtype, another_size):
+for case in (nothing_returned, text_returned, text_kept, another_dtype, another_size):
     cases(case)
 if harness.SIZE == 2:  # more ranks change nothing
     cases(alternating)

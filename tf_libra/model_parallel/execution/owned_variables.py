@@ -61,6 +61,9 @@ def find_owned_variables(
         stages: by placeholder of a variable, its stage.
         ranks: by stage, the ranks of its replicas.
         used: placeholders of the variables that this rank computes with.
+
+    Raises:
+        ValueError: the step changes a variable that cannot be sent to other ranks.
     """
     accumulated, updated = (
         {handle for index in effects for handle in graph.handles[index]}
@@ -70,6 +73,14 @@ def find_owned_variables(
     for placeholder, variable in captured.items():
         if placeholder in stages:
             owners = ranks[stages[placeholder]]
+            is_written = placeholder in accumulated | updated
+            can_be_sent = variable.is_number or variable.dtype.is_complex
+            if is_written and not (can_be_sent and variable.shape.is_fully_defined()):
+                raise ValueError(
+                    f"{graph.recording.name} changes {variable.name!r}, which cannot be sent to"
+                    f" other ranks: its dtype is {variable.dtype.name} and its shape is"
+                    f" {variable.shape}; change it outside of the step"
+                )
             owned.append(
                 OwnedVariable(
                     variable.key,
@@ -77,7 +88,7 @@ def find_owned_variables(
                     owners,
                     is_used=placeholder in used,
                     is_sum=len(owners) > 1 and is_replica_sum(graph, placeholder),
-                    is_written=placeholder in accumulated | updated,
+                    is_written=is_written,
                     may_differ=len(owners) > 1 and placeholder in accumulated,
                     dtype=variable.dtype,
                     shape=variable.shape,
