@@ -450,7 +450,7 @@ def test_step_without_results_trains(trained: Job) -> None:
     [
         ("no such rank", "rank must be "),
         ("text_returned", "dtype is string"),
-        ("text_kept", "changes 'Variable'"),
+        ("text_kept", "which cannot be sent to other ranks: its dtype is string"),
         ("another_dtype", "arguments[0] is 'float32 (2,)' on rank 0 and 'float64 (2,)' on rank "),
         ("another_size", "arguments[0] is 'float32 (4,)' on rank 0 and 'float32 (2,)' on rank "),
     ],
