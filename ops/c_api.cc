@@ -16,6 +16,7 @@
 #include "ops/lanes/execution_counter.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
+#include "ops/lanes/owned_parts.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/wire_format.h"
 #include "ops/pending_gathers.h"
@@ -259,6 +260,11 @@ int TfLibraSetStep(int64_t step) {
     }
     return Status();
   });
+}
+
+int64_t TfLibraOwnedBegin(int64_t num_elements, int world_size, int rank) {
+  if (rank == world_size) return num_elements;
+  return tf_libra::OwnedElements(num_elements, world_size, rank).begin;
 }
 
 int TfLibraOmitZeros(int omits_zeros) {

@@ -61,6 +61,10 @@ int TfLibraSetStep(int64_t step);
 // or 0. FailedPrecondition where no engine runs.
 int TfLibraOmitZeros(int omits_zeros);
 
+// Returns the first of the elements of a tensor that `rank` owns among `world_size`; those of the
+// rank before end there. Needs no engine.
+int64_t TfLibraOwnedBegin(int64_t num_elements, int world_size, int rank);
+
 // JSON, see TelemetryJson. Takes the records away.
 int TfLibraDrainTelemetry(const char** json);
 

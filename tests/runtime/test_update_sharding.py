@@ -106,12 +106,28 @@ def test_fit_saves_whole_slots_on_one_rank(sharded: Job) -> None:
         assert value["in_parts"] == [4, 0]
 
 
-def test_saving_slots_on_one_rank_is_an_error_on_all(sharded: Job) -> None:
-    """The others notice it in their next all-reduce, or by the abort of rank 0."""
-    errors = [sharded.error("saved_by_one_rank", rank) for rank in range(NUM_WORKERS)]
-    assert all(error.startswith("HorovodInternalError: ") for error in errors)
-    assert "checkpoint with optimizer slots" in errors[0]
-    assert all("rank 0" in error for error in errors[1:])
+def test_single_ranks_read_whole_slots_after_their_last_step(sharded: Job) -> None:
+    """The others are in their next step, and have changed their parts."""
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("read_by_one_rank", rank)
+        assert value == {"different": [], "in_parts": NUM_WEIGHTS * SLOTS["written"]}
+
+
+def test_slots_that_all_ranks_assign_are_those_of_whole_updates(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        assert sharded.value("assigned_by_all", rank) == []
+
+
+def test_read_that_an_owner_cannot_answer_fails_alone(sharded: Job) -> None:
+    assert "has a part on rank 1" in sharded.value("refused", 0)["error"]
+    for rank in range(NUM_WORKERS):
+        assert sharded.value("refused", rank)["different"] == []
+
+
+def test_read_of_a_slot_inside_of_its_step_is_an_error(sharded: Job) -> None:
+    assert "were read inside of their step 2" in sharded.error("read_in_step", 0)
+    for rank in range(1, NUM_WORKERS):
+        assert sharded.error("read_in_step", rank).startswith("HorovodInternalError: ")
 
 
 def test_ranks_exchange_in_one_order_whatever_their_graphs(sharded: Job) -> None:
@@ -164,9 +180,9 @@ def test_failed_call_leaves_weights_of_the_last_step(sharded: Job) -> None:
         assert sharded.value("failed_call", rank) == [[], "HorovodInternalError"]
 
 
-def test_rank_that_leaves_after_its_last_step_sends_its_parts(sharded: Job) -> None:
-    for rank in range(1, NUM_WORKERS):
-        assert json.loads((sharded.folder / f"leave.{rank}.json").read_text()) == []
+def test_ranks_that_leave_after_their_last_step_send_their_parts(sharded: Job) -> None:
+    found = (sharded.folder / f"leave.{NUM_WORKERS - 1}.json").read_text()
+    assert json.loads(found) == []
 
 
 def test_tuning_measures_whole_updates(sharded: Job) -> None:

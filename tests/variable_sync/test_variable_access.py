@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -63,6 +64,20 @@ def test_read_that_finds_a_freed_value_reads_again(access: VariableAccess, name:
     expected = [4.0, 5.0] if name == "operator" else [3.0, 4.0]
     assert np.asarray(read(variable)).tolist() == expected
     assert len(observer.accessed) >= 3
+
+
+def test_read_that_finds_a_part_reads_again_unless_it_is_unobserved(
+    access: VariableAccess,
+) -> None:
+    """A step in another thread keeps the own part alone after the observer has fetched all."""
+    variable, value = tf.Variable([1.0, 2.0]), tf.constant([1.0, 2.0])
+    part = tf.errors.InvalidArgumentError(None, None, "the variable has dtype variant")
+    original = mock.Mock(side_effect=[part, part, value, part])
+    read = access._reading(original)
+    assert read(variable) is value
+    with access.unobserved(), pytest.raises(tf.errors.InvalidArgumentError):
+        read(variable)
+    assert original.call_count == 4
 
 
 @pytest.mark.parametrize("name", READS)

@@ -37,6 +37,7 @@ _PROTOTYPES = {
     "TfLibraAwaitRead": (_INT, [ctypes.c_double, _INTS, _TEXT_OUT]),
     "TfLibraSetStep": (_INT, [ctypes.c_int64]),
     "TfLibraOmitZeros": (_INT, [_INT]),
+    "TfLibraOwnedBegin": (ctypes.c_int64, [ctypes.c_int64, _INT, _INT]),
     "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),

@@ -240,7 +240,8 @@ VARIABLE_HANDLE = Patch(
 VARIABLE_READ = Patch(
     module="tensorflow.python.ops.resource_variable_ops",
     path="BaseResourceVariable._read_variable_op",
-    why="a read in another thread may find a value that a step has just freed: it reads again",
+    why="a read in another thread may find a value that a step has just freed, or of which it has"
+    " kept a part: it reads again",
     since=_TENSORFLOW,
 )
 FUNCTION_CALL = Patch(
@@ -255,19 +256,6 @@ DATASET_FUNCTION = Patch(
     why="functions of tf.data read the variables that they have captured at any time: these get"
     " their values after every step",
     since=_TENSORFLOW,
-)
-_PARTS = "a rank may hold parts of optimizer slots: if one cannot be read, all ranks gather them"
-SAVING = (
-    *(
-        Patch(
-            module="tensorflow.python.checkpoint.checkpoint",
-            path=f"TrackableSaver.{name}",
-            why=_PARTS,
-            since=_TENSORFLOW,
-        )
-        for name in ("save", "restore")
-    ),
-    Patch(module="keras.src.saving.saving_lib", path="save_model", why=_PARTS, since="Keras 3.0"),
 )
 
 OF_TENSORFLOW = (
@@ -295,5 +283,5 @@ OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
     CHECK_FINITE, PROFILER_SESSION, JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING,
-    *RESTORING, VARIABLE_HANDLE, VARIABLE_READ, FUNCTION_CALL, DATASET_FUNCTION, *SAVING,
+    *RESTORING, VARIABLE_HANDLE, VARIABLE_READ, FUNCTION_CALL, DATASET_FUNCTION,
 )  # fmt: skip

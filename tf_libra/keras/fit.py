@@ -126,8 +126,7 @@ class OptimizedFit:
     def synchronize_variables(self) -> None:
         """Synchronizes the variables of the training step on all ranks.
 
-        `fit` does that by itself. If ranks share updates, call it on all of them after
-        `train_on_batch` and before variables are read.
+        `fit` does that by itself, and reads of variables need no call.
 
         Raises:
             HorovodInternalError: a rank is gone, late, or has aborted.

@@ -1,7 +1,7 @@
 """Calls with sharded updates, after which each rank holds the owned parts of slots."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -34,7 +34,7 @@ class ShardedCalls:
             function: identity of the training function.
             options: the user's options.
         """
-        self.slots = OwnedSlots(function)
+        self.slots = OwnedSlots(function, options.timeout_seconds)
         self._options = options
         # Of traces that take no variables as arguments.
         self._found: WeakKeyDictionary[KnownTrace, _Found] = WeakKeyDictionary()
@@ -57,7 +57,7 @@ class ShardedCalls:
             found = self._find(call)
             self._last = sharding = found.sharding
             if sharding.updates and not self._why_all_whole(control):
-                self.slots.add(control, found.slots, owner=self)
+                self.slots.begin(control, found.slots, found.early, owner=self)
                 if self._options.overlaps_calls:
                     pending_gathers().begin_step(found.weights, self._options.timeout_seconds)
                 return sharding.id
@@ -74,11 +74,14 @@ class ShardedCalls:
         if self.slots:
             self.slots.gather()
 
-    def unobserved(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a call whose graph waits for pending gathers by itself."""
-        if self._options.overlaps_calls:
-            return variable_access().unobserved()
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Wraps a call, whose graph waits for pending gathers and updates slots by itself."""
+        if not self._options.shard_updates:
+            yield
+            return
+        with variable_access().unobserved(), self.slots.computing():
+            yield
 
     def find_weights(self, control: Control, call: StepCall) -> tuple[Mapping[str, int], str]:
         """Returns inputs that hold weights whose updates can be sharded, by gradient.
@@ -134,6 +137,7 @@ class ShardedCalls:
             found = _Found(
                 sharding,
                 tuple(inputs[index] for index in sharding.slots),
+                frozenset(inputs[index].key for index in sharding.early),
                 frozenset(inputs[index].key for index in sharding.weights),
             )
             if not call.given:
@@ -152,8 +156,9 @@ class ShardedCalls:
 
 @dataclass(frozen=True)
 class _Found:
-    """The sharding of a trace, with the variables of a call; weights by key."""
+    """The sharding of a trace, with the variables of a call; early slots and weights by key."""
 
     sharding: UpdateSharding
     slots: tuple[BoundVariable, ...]
+    early: frozenset[int]
     weights: frozenset[int]

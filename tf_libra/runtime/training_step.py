@@ -354,7 +354,7 @@ class TrainingFunction:
         self._rendezvous.options.backend.begin_step()
         execute = partial(call.execute, control, self._identity, self.step_number, num_steps)
         shard = partial(self._sharded.prepare, control, call)
-        with self._sharded.unobserved(), self._chosen.stepping(call):
+        with self._sharded.computing(), self._chosen.stepping(call):
             result = session.step(first, execute, num_steps, shard)
         control.end_step(self.step_number)
         if session.state.conclusion is not None and session.state.is_running:

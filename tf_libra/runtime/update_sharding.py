@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.early_writes import find_early_writes
 from tf_libra.capture.elementwise_updates import WeightUpdate, find_weight_updates
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.coordination.control_plane import Control
@@ -49,11 +50,14 @@ class UpdateSharding:
         updates: the sharded updates, by the gradient's name, in the order of names.
         whole: reasons for the updates that every rank makes, by gradient.
         overlaps_calls: whether gathers go on after a call.
+        written_early: inputs of the graph that hold variables which it may change before gradients
+            have arrived.
     """
 
     updates: Mapping[str, ShardedUpdate]
     whole: Mapping[str, str]
     overlaps_calls: bool
+    written_early: frozenset[int] = frozenset()
 
     @property
     def num_elements(self) -> dict[str, int]:
@@ -65,6 +69,11 @@ class UpdateSharding:
         """Inputs of the graph that hold the owned parts alone, in an order of gradients."""
         found = (slot for update in self.updates.values() for slot in update.slots)
         return tuple(dict.fromkeys(found))
+
+    @property
+    def early(self) -> frozenset[int]:
+        """Slots, as inputs of the graph, that it may change before gradients have arrived."""
+        return self.written_early & {*self.slots}
 
     @cached_property
     def weights(self) -> tuple[int, ...]:
@@ -139,7 +148,8 @@ def find_update_sharding(
             whole[update.gradient] = reason or "its size is unknown"
         else:
             updates[update.gradient] = _shard(update, sizes[update.gradient], variables)
-    return UpdateSharding(updates, whole, overlaps_calls)
+    early = find_early_writes(graph) if updates else frozenset()
+    return UpdateSharding(updates, whole, overlaps_calls, early)
 
 
 def _shard(
@@ -166,6 +176,8 @@ def _why_whole(update: WeightUpdate, variables: Mapping[int, BoundVariable]) -> 
         bound = variables.get(index)
         if bound is None or bound.dtype not in _DTYPES:
             return "it writes something other than a floating-point variable"
+        if not bound.shape.is_fully_defined():
+            return f"the shape of {bound.name!r} may change"
     return ""
 
 

@@ -133,12 +133,8 @@ def _updating_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def synchronize_all_ranks(place: str = _PLACE, caller: str = _CALLER) -> None:
+def synchronize_all_ranks() -> None:
     """Synchronizes all sharded variables; all ranks call it.
-
-    Args:
-        place: name of the place in the script, the same on every rank.
-        caller: component that has come to the place, for messages.
 
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
@@ -150,7 +146,7 @@ def synchronize_all_ranks(place: str = _PLACE, caller: str = _CALLER) -> None:
     if current_job.is_over(control, current_job.get_job()):
         in_stages.forget()
         return
-    current_job.run_at(place, caller, control, in_stages.synchronize_all)
+    current_job.run_at(_PLACE, _CALLER, control, in_stages.synchronize_all)
 
 
 @contextlib.contextmanager
@@ -160,12 +156,12 @@ def restoring(variables: Sequence[Any]) -> Iterator[None]:
     Args:
         variables: `tf.Variable`s.
     """
+    keys = [handle._id for variable in variables for handle in handles(variable)]
     with variable_access().unobserved():  # which may be missing, and are assigned here
+        read_service().keep(keys)
         get_ready(variables)
         yield
-        read_service().forget(
-            [handle._id for variable in variables for handle in handles(variable)]
-        )
+        read_service().forget(keys)
 
 
 def get_ready(variables: Iterable[Any]) -> None:

@@ -21,7 +21,7 @@ from tf_libra.backends import collective_ops
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
-from tf_libra.variable_sync.read_service import ERRORS, EndedSteps, hand_over, read_service
+from tf_libra.variable_sync.read_service import EndedSteps, collected, hand_over, read_service
 from tf_libra.variable_sync.variable_access import variable_access
 
 
@@ -120,17 +120,8 @@ class VariableReads:
             finally:
                 self._is_computing = False
 
-    def value(self, number: int, step: int | None = None) -> Any:
-        """Returns the value of a variable after the last step; waits for the end of a step.
-
-        Args:
-            number: the variable's number.
-            step: number of steps that have ended on the reading rank, modulo `_MODULUS`; None for
-                as many as on this rank.
-
-        Raises:
-            KeyError: this rank does not serve it.
-        """
+    def value(self, number: int, step: int | None = None, *answer: int) -> Any:
+        """See `ServedValues`; a step of None stands for that of this rank."""
         self._steps.await_reader(step)
         with self._computing, self._values:
             for variable, handle in self._served.values():
@@ -183,7 +174,7 @@ class VariableReads:
             wanted = {handle._id: handle for handle in handles if handle._id in self._remote}
             started: dict[int, Any] = {}
             errors: list[Exception] = []
-            with _collected(errors):
+            with collected(errors):
                 for key in wanted:
                     variable = self._remote[key]
                     name = f"{self.function}: {variable.number} {self._steps.modulus}"
@@ -192,7 +183,7 @@ class VariableReads:
                     )
             # A later read would get an answer that is left.
             for key, pending in started.items():
-                with _collected(errors):
+                with collected(errors):
                     _assign(wanted[key], collective_ops.received(pending))
                     self._drop(key)
             if errors:
@@ -229,13 +220,16 @@ class VariableReads:
         """See `AccessObserver`."""
         if any(handle._id in self._remote for handle in handles):
             step_interrupts().during(lambda: self.fetch(handles))
+        self.keep([handle._id for handle in handles])
+
+    def keep(self, keys: Iterable[int]) -> None:
+        """See `ServedValues`."""
         if not self._served:
             return
         with self._values:
             if self._is_computing:  # the values before the step are those of no request any more
                 return
-            for handle in handles:
-                key = handle._id
+            for key in keys:
                 if key in self._served and key not in self._before_access:
                     self._before_access[key] = _read(*self._served[key])
 
@@ -259,15 +253,6 @@ class VariableReads:
     def release(self) -> None:
         """Records, at any place, that the function is gone: others fetch its variables soon."""
         self.is_released = True
-
-
-@contextlib.contextmanager
-def _collected(errors: list[Exception]) -> Iterator[None]:
-    """Adds the error of a read to others."""
-    try:
-        yield
-    except ERRORS as error:
-        errors.append(error)
 
 
 def _read(variable: TrainedVariable, handle: Any) -> Any:

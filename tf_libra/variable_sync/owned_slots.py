@@ -1,21 +1,23 @@
 """Slot variables of which each rank holds the part that it owns.
 
-Between steps with sharded updates a slot holds the owned part alone. TensorFlow cannot read or
-assign such a variable: an error is raised until all ranks have gathered it.
+Between steps with sharded updates a slot holds the owned part alone. Whatever reads or assigns it
+on some rank first makes it whole there (`slot_reads.py`), until the next step. All ranks make slots
+whole together before a step that needs them so.
 """
 
+import contextlib
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.coordination.control_plane import Control
-from tf_libra.internal import log_utils, native
-from tf_libra.variable_sync import elastic_hooks, save_hooks
+from tf_libra.internal import native
+from tf_libra.variable_sync import elastic_hooks
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.sharded_variables import Together, make_call, shard_registry
+from tf_libra.variable_sync.slot_reads import Slot, SlotReads
 
 
 def held_bytes(variable: Any) -> int:
@@ -29,58 +31,76 @@ def held_bytes(variable: Any) -> int:
     return int(value.shape.num_elements() * dtype.size)
 
 
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """A slot variable, which exists as long as the script refers to it."""
-
-    number: int  # the same on all ranks
-    name: str
-    handle: weakref.ref[Any]
-    dtype: tf.DType
-    shape: tf.TensorShape
-
-
 class OwnedSlots:
     """The slots of one training function that hold owned parts; a `ShardOwner`.
 
     It outlives the function while a slot holds its owned part alone.
     """
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, timeout_seconds: float) -> None:
         """Begins without slots.
 
         Args:
             function: identity of the training function.
+            timeout_seconds: longest wait of a step for a thread that reads slots, and the reverse.
         """
         self._function = function
-        self._known: dict[int, _Slot] = {}  # by key of the variable
-        self._owned: dict[int, _Slot] = {}
+        self._reads = SlotReads(function, timeout_seconds)
+        self._known: dict[int, Slot] = {}  # by key of the variable
+        self._owned: dict[int, Slot] = {}
+        self._last: Sequence[BoundVariable] = ()  # of the last step, if it owns them still
         self._control: Control | None = None
-        self._is_collected = self._has_warned = False
+        self._is_collected = False
 
     def __bool__(self) -> bool:
         """Returns whether a slot may hold its owned part alone; the same on every rank."""
         return bool(self._owned)
 
-    def add(self, control: Control, slots: Sequence[BoundVariable], owner: object) -> None:
-        """Adds slots that the next call updates in part, in the same order on all ranks.
+    def begin(
+        self,
+        control: Control,
+        slots: Sequence[BoundVariable],
+        early: Collection[int],
+        owner: object,
+    ) -> None:
+        """Begins a step, inside of `computing`, that updates slots in part.
 
         Args:
             control: reaches the ranks of the step.
-            slots: the variables.
+            slots: the variables, in the same order on all ranks.
+            early: keys of those that the step may change before gradients have arrived.
             owner: an object that lives as long as the function.
+
+        Raises:
+            EngineError: a thread of this rank has not ended its read of slots in time.
         """
         if not self._known:
             shard_registry().register(f"slots of {self._function}", self, owner)
         self._control = control
         elastic_hooks.begin_step(control)
-        save_hooks.watch(self)
-        for slot in slots:
-            if slot.key not in self._known:
-                self._known[slot.key] = _Slot(
-                    len(self._known), slot.name, weakref.ref(slot.tensor), slot.dtype, slot.shape
-                )
-            self._owned[slot.key] = self._known[slot.key]
+        if slots is not self._last:
+            self._last = slots
+            for slot in slots:
+                self._own(slot)
+        self._reads.begin(self._owned, early)
+
+    def _own(self, slot: BoundVariable) -> None:
+        if slot.key not in self._known:
+            reference = weakref.ref(slot.tensor)
+            self._known[slot.key] = Slot(
+                len(self._known), slot.key, slot.name, reference, slot.dtype, slot.shape
+            )
+        self._owned[slot.key] = self._known[slot.key]
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Wraps a call that may begin a step; no thread of this rank reads slots meanwhile."""
+        has_ended = False
+        try:
+            yield
+            has_ended = True
+        finally:
+            self._reads.leave(has_ended)
 
     def gather(self) -> None:
         """Makes all slots whole. All ranks must call it.
@@ -92,11 +112,12 @@ class OwnedSlots:
 
     def _gather(self, keys: Collection[int]) -> None:
         found = {key: slot for key, slot in self._owned.items() if key in keys}
-        by_dtype: dict[tf.DType, list[_Slot]] = {}
+        by_dtype: dict[tf.DType, list[Slot]] = {}
         for slot in found.values():
             by_dtype.setdefault(slot.dtype, []).append(slot)
         assert self._control is not None
-        with self._control.executing(f"synchronization of variables of {self._function}"):
+        place = f"synchronization of variables of {self._function}"
+        with self._reads.gathering(found), self._control.executing(place):
             for dtype, slots in by_dtype.items():
                 handles = {slot.number: slot.handle() for slot in slots}
                 numbers = [number for number, handle in handles.items() if handle is not None]
@@ -109,6 +130,7 @@ class OwnedSlots:
                         names=[f"slot {number}" for number in numbers],
                         function=self._function,
                     )
+        self._last = ()
         for key in found:
             del self._owned[key]
 
@@ -126,21 +148,11 @@ class OwnedSlots:
 
     def on_owner_collected(self) -> None:
         """See `ShardOwner`."""
-        self._is_collected = True
+        self._is_collected, self._last = True, ()
+        self._reads.release()
 
     def warn(self) -> None:
-        """See `ShardOwner`."""
-        stale = self.stale()
-        if not self._is_collected or self._has_warned or not stale or self._control is None:
-            return
-        self._has_warned = True
-        log_utils.logger(self._control.rank).warning(
-            "%s was garbage-collected while %d optimizer slots (first: %r) were current on the"
-            " ranks that own their parts only; call synchronize_variables() before dropping it",
-            self._function,
-            len(stale),
-            next(iter(stale.values())).name,
-        )
+        """See `ShardOwner`: nothing is lost, since other ranks take over what they lack."""
 
     def stale(self) -> dict[int, BoundVariable]:
         """See `ShardOwner`."""
@@ -167,5 +179,7 @@ class OwnedSlots:
         return keys
 
     def forget_ranks(self) -> None:
-        """See `ShardOwner`; slots stay unreadable, as the parts of other ranks are lost."""
+        """See `ShardOwner`; slots get unreadable, as the parts of other ranks are lost."""
         self._owned.clear()
+        self._last = ()
+        self._reads.drop_all()

@@ -5,7 +5,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -17,8 +17,6 @@ from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
 
 _HAND_OVER = "hand over after step "
-# A read names the steps of its rank modulo this: an owner is at most one step away, either way.
-_MODULUS = 3
 # How often the thread looks for functions that were garbage-collected.
 _POLL_SECONDS = 0.5
 ERRORS = (tf.errors.OpError, control_plane.EngineError)
@@ -26,6 +24,9 @@ ERRORS = (tf.errors.OpError, control_plane.EngineError)
 
 class EndedSteps:
     """The steps that have ended on this rank, for which threads wait."""
+
+    # A read names steps modulo this: an owner is at most one step away, either way.
+    MODULUS = 3
 
     def __init__(self) -> None:
         """Begins before the first step."""
@@ -35,7 +36,7 @@ class EndedSteps:
     @property
     def modulus(self) -> int:
         """Returns the number of steps as reads name it."""
-        return self.number % _MODULUS
+        return self.number % self.MODULUS
 
     def end(self) -> None:
         """Ends a step."""
@@ -46,7 +47,7 @@ class EndedSteps:
     def await_reader(self, step: int | None) -> None:
         """Waits for the end of the step that has ended on a reading rank, by its modulus."""
         with self._ended:
-            while step == (self.number + 1) % _MODULUS and engine_lib.running() is not None:
+            while step == (self.number + 1) % self.MODULUS and engine_lib.running() is not None:
                 self._ended.wait(_POLL_SECONDS)
 
     def await_end(self, step: int) -> None:
@@ -74,6 +75,15 @@ def hand_over(engine: engine_lib.Engine, function: str, step: int) -> None:
             collective_ops.received(pending)
 
 
+@contextlib.contextmanager
+def collected(errors: list[Exception]) -> Iterator[None]:
+    """Adds the error of a read to others."""
+    try:
+        yield
+    except ERRORS as error:
+        errors.append(error)
+
+
 class ServedValues(Protocol):
     """Values of one training function that other ranks read.
 
@@ -95,12 +105,14 @@ class ServedValues(Protocol):
         """Returns whether no rank needs values of another rank."""
         ...
 
-    def value(self, number: int, step: int) -> Any:
+    def value(self, number: int, step: int, *answer: int) -> Any:
         """Returns a value after the last step; waits for the end of a step.
 
         Args:
             number: the variable's number.
             step: `EndedSteps.modulus` of the reading rank.
+            *answer: number of elements and dtype of an answer that can say that there is none
+                (`partial_answer`); nothing for other answers.
 
         Raises:
             KeyError: this rank does not serve it.
@@ -123,8 +135,12 @@ class ServedValues(Protocol):
         """Fetches what an owner has, after a step, the last one of that rank."""
         ...
 
+    def keep(self, keys: Iterable[int]) -> None:
+        """Keeps values for other ranks, as this rank is about to assign variables, by key."""
+        ...
+
     def forget(self, keys: Iterable[int]) -> None:
-        """Forgets variables that have their values on every rank, or whose ranks are gone."""
+        """Forgets variables to which each rank assigns its value, or whose ranks are gone."""
         ...
 
     def release(self) -> None:
@@ -140,8 +156,15 @@ class ReadService:
         self._reads: dict[str, ServedValues] = {}
         self._finished: set[str] = set()  # functions that are gone
         self._thread: threading.Thread | None = None
-        self._is_ending = self._has_ended = False
+        self._ending = threading.Event()  # set when the script of this rank has ended
+        self._has_ended = False
         self._answering = threading.Lock()
+        self._patience: dict[int, float] = {}  # when to take over from each rank that ends
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the script of this rank has ended, and so reads nothing any more."""
+        return self._ending.is_set()
 
     def start(self, reads: ServedValues) -> None:
         """Answers reads of a function's variables from now on."""
@@ -156,6 +179,11 @@ class ReadService:
             )
             self._thread.start()
 
+    def keep(self, keys: Collection[int]) -> None:
+        """Keeps values for other ranks, as this rank is about to assign variables, by key."""
+        for reads in tuple(self._reads.values()):
+            reads.keep(keys)
+
     def forget(self, keys: Collection[int]) -> None:
         """Forgets variables to which all ranks have assigned the same values."""
         for reads in tuple(self._reads.values()):
@@ -166,19 +194,17 @@ class ReadService:
 
         If a rank is gone, variables that it has trained stay without values.
         """
-        every = () if self._is_ending else tuple(self._reads.values())
-        with contextlib.suppress(Exception):
-            for reads in every:
-                reads.fetch(reads.missing())
+        every = () if self.is_ending else tuple(self._reads.values())
         for reads in every:
-            reads.hand_over()
+            with contextlib.suppress(Exception):
+                reads.fetch(reads.missing())
+        _hand_over_all(every)
 
     def _end(self) -> None:
         """Lets others fetch at the end of the process, unless its script has failed."""
-        self._is_ending = True  # no script reads here any more
+        self._ending.set()
         if getattr(sys, "last_value", None) is None:
-            for reads in tuple(self._reads.values()):
-                reads.hand_over()
+            _hand_over_all(tuple(self._reads.values()))
         with self._answering:  # the engine stops soon, and an answer would fail
             self._has_ended = True
 
@@ -188,16 +214,17 @@ class ReadService:
                 request = engine.await_read(_POLL_SECONDS)
             except control_plane.EngineError:
                 return
+            self._hand_over_released()
+            if request is None:
+                continue
             try:
-                if request is not None:
-                    self._answer(*request)
-                self._hand_over_released()
+                self._answer(*request)
             except Exception as error:
-                place = "" if request is None else "answering rank {} about {}: ".format(*request)
-                text = f"{place}{type(error).__name__}: {error}"
+                text = f"answering rank {request[0]} about {request[1]}: {_describe(error)}"
                 log_utils.logger(engine.rank).warning("reads of other ranks: %s", text)
-                engine.abort(text)
-                return
+                if not self._refuse(*request):
+                    engine.abort(text)
+                    return
 
     def _answer(self, rank: int, name: str) -> None:
         function, _, what = name.rpartition(": ")
@@ -207,29 +234,75 @@ class ReadService:
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
-                while not self._is_ending and not {*self._reads, *self._finished} & {function}:
-                    if engine_lib.running() is None:
-                        return
-                    time.sleep(_POLL_SECONDS)  # the first step is about to end
-                if function in self._reads and not self._is_ending:
-                    self._reads[function].take_over(rank, int(what.removeprefix(_HAND_OVER)))
+                self._take_over(function, rank, int(what.removeprefix(_HAND_OVER)))
+            with contextlib.suppress(Exception):  # in any case, as that rank waits
                 self._send(tf.zeros([0]), rank, name)
 
         _start(take_over_and_confirm)
+
+    def _take_over(self, function: str, owner: int, step: int) -> None:
+        # Scripts often end together, and then this rank reads nothing more.
+        now = time.monotonic()
+        self._ending.wait(self._patience.setdefault(owner, now + _POLL_SECONDS) - now)
+        while not self.is_ending and not {*self._reads, *self._finished} & {function}:
+            if engine_lib.running() is None:
+                return
+            time.sleep(_POLL_SECONDS)  # the first step is about to end
+        if function in self._reads and not self.is_ending:
+            self._reads[function].take_over(owner, step)
+
+    def _refuse(self, rank: int, name: str) -> bool:
+        """Answers that there is no value; returns whether the read can be answered so."""
+        _, _, *answer = name.rpartition(": ")[2].split()
+        if len(answer) != 2:
+            return False
+        with contextlib.suppress(*ERRORS):
+            self._send(partial_answer(None, *map(int, answer)), rank, name)
+        return True
 
     def _send(self, value: Any, rank: int, name: str) -> None:
         with self._answering:
             if not self._has_ended and engine_lib.running() is not None:
                 collective_ops.send(value, rank, name, one_sided=True)
 
+    @staticmethod
+    def _hand_over_one(reads: ServedValues) -> None:
+        _hand_over_all([reads])
+        reads.release()
+
     def _hand_over_released(self) -> None:
-        for reads in [read for read in self._reads.values() if read.is_released]:
+        for reads in [read for read in tuple(self._reads.values()) if read.is_released]:
             if reads.is_empty:
                 del self._reads[reads.function]
                 self._finished.add(reads.function)
             elif reads.serves:
                 reads.is_released = False
-                _start(lambda reads=reads: (reads.hand_over(), reads.release()))
+                _start(lambda reads=reads: self._hand_over_one(reads))
+
+
+def partial_answer(part: Any, count: int, dtype: int) -> Any:
+    """Returns an answer to a read: the elements, and 1; or zeros alone if there is no value.
+
+    Args:
+        part: vector of `count` elements; None for no value.
+        count: number of elements.
+        dtype: number of the dtype.
+    """
+    if part is None:
+        return tf.zeros([count + 1], dtype)
+    if part.shape != [count] or part.dtype != dtype:
+        raise ValueError(f"the value must have {count} elements of {tf.as_dtype(dtype)}")
+    return tf.concat([part, tf.ones([1], dtype)], 0)
+
+
+def _hand_over_all(every: Iterable[ServedValues]) -> None:
+    for reads in every:
+        with contextlib.suppress(Exception):  # which would hide why this rank leaves
+            reads.hand_over()
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _start(call: Any) -> None:

@@ -24,6 +24,8 @@ from tf_libra.internal import patches, patching, tf_internal
 from tf_libra.internal.process_state import STATE
 
 _OURS = __name__.partition(".")[0]
+# Dtype that TensorFlow names in an error if a variable holds the part of this rank alone.
+_PART = "variant"
 # Reads that find freed values, before a reader gets one. Each lost race takes another step.
 _MOST_READS = 10
 
@@ -123,12 +125,17 @@ class VariableAccess:
 
     def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def read(variable: Any, *args: Any, **kwargs: Any) -> Any:
-            value = original(variable, *args, **kwargs)
             for _ in range(_MOST_READS - 1):
-                if getattr(self._thread, "is_unobserved", False) or not _was_freed(variable, value):
-                    break
-                value = original(variable, *args, **kwargs)
-            return value
+                is_unobserved = getattr(self._thread, "is_unobserved", False)
+                try:
+                    value = original(variable, *args, **kwargs)
+                except tf.errors.InvalidArgumentError as error:
+                    if is_unobserved or _PART not in str(error):
+                        raise
+                else:
+                    if is_unobserved or not _was_freed(variable, value):
+                        return value
+            return original(variable, *args, **kwargs)
 
         return read
 

@@ -1,20 +1,23 @@
 """A network, its optimizers and its step, which most cases share."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import keras
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra.specs.plan import TensorGroup
 from tf_libra.variable_sync.variable_access import variable_access
 
 cases = Cases()
+LEFT = FOLDER / f"left.{RANK}"  # exists when this rank has left
 # No size is a multiple of what ranks own, and some are too small for all ranks to own a part.
 SHAPES = [(models.FEATURES, 37), (37,), (37, 11), (11,), (11, models.CLASSES), (models.CLASSES,)]
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -107,6 +110,15 @@ def num_in_parts(variables: Iterable[Any]) -> int:
             except tf.errors.InvalidArgumentError:
                 count += 1
     return count
+
+
+def await_files(name: str, ranks: Iterable[int]) -> None:
+    """Waits for a file of each of these ranks, as `Path.touch` writes it."""
+    paths = [Path(FOLDER / f"{name}.{rank}") for rank in ranks]
+    deadline = time.monotonic() + 60.0
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"none of {[path.name for path in paths]}"
+        time.sleep(0.01)
 
 
 def different(ours: Network, theirs: Network) -> list[str]:

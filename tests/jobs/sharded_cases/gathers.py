@@ -11,11 +11,12 @@ from typing import Any
 import harness
 import keras
 import tensorflow as tf
-from harness import FOLDER, RANK
+from harness import FOLDER, RANK, SIZE
 
 from sharded_cases.common import (
     SHAPES,
     Network,
+    await_files,
     cases,
     decorated,
     different,
@@ -194,14 +195,19 @@ def failed_call() -> Any:
 
 
 def leave() -> None:
-    """Ends rank 0 when its last call has returned, before weights are whole."""
+    """Ends rank 0 when its last call has returned, before weights are whole.
+
+    Rank 1 reads nothing, and the last rank reads all when the others have left.
+    """
     delay = Delay("leave")
     ours, theirs, step, other = pair(delay)
     train(step, other, delay)
     if RANK == 0:
         atexit.register(delay.end)  # before TF-Libra leaves
         return
-    harness.write_json("leave", different_weights(ours, theirs))
+    if RANK == SIZE - 1:
+        await_files("left", range(RANK))
+        harness.write_json("leave", different(ours, theirs))
 
 
 if os.environ.get("TF_LIBRA_JOB_CASES") == "killed":  # ends the job

@@ -16,6 +16,7 @@ from sharded_cases.common import (
     OPTIMIZERS,
     PLANNED_GATHERS,
     Network,
+    await_files,
     cases,
     decorated,
     different,
@@ -156,15 +157,23 @@ def elastic_state() -> Any:
         other(*inputs_of(number))
     state.save()
     in_parts = [num_in_parts(ours.variables())]
-    step(*inputs_of(9))  # is undone
+    theirs_state = tf_libra.elastic.TensorFlowState(theirs.variables())
+    for undone in (step, other):
+        undone(*inputs_of(9))
     in_parts.append(num_in_parts(ours.variables()))
-    state.restore()
+    before_restore = []
+    if RANK == 0:  # reads the last step when all others have restored
+        await_files("restored", range(1, SIZE))
+        before_restore = different(ours, theirs)
+    for restored in (state, theirs_state):
+        restored.restore()
+    (FOLDER / f"restored.{RANK}").touch()
     in_parts.append(num_in_parts(ours.variables()))
     for number in range(2, 4):
         step(*inputs_of(number))
         other(*inputs_of(number))
     step.synchronize_variables()
-    return {"different": different(ours, theirs), "in_parts": in_parts}
+    return {"different": before_restore + different(ours, theirs), "in_parts": in_parts}
 
 
 @cases
@@ -229,18 +238,6 @@ def fit() -> Any:
             saved = [*found.trainable_variables, *found.optimizer.variables]
             assert bits[-1] == [slot.numpy().tobytes().hex() for slot in saved]
     return {"equal": bits[0] == bits[1], "in_parts": in_parts, "explained": totals}
-
-
-@cases
-def saved_by_one_rank() -> None:
-    """Saves slots on rank 0, while the other ranks go on."""
-    network = Network("written")
-    step = decorated(network, shard=True)
-    for number in range(2):
-        step(*inputs_of(number))
-    if RANK == 0:
-        tf.train.Checkpoint(variables=network.variables()).write(str(FOLDER / "alone"))
-    step(*inputs_of(2))
 
 
 @cases

@@ -1,0 +1,71 @@
+"""Answers to other ranks, without another rank."""
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.backends import collective_ops
+from tf_libra.coordination.control_plane import EngineError
+from tf_libra.variable_sync import read_service as read_service_lib
+from tf_libra.variable_sync.read_service import ReadService, ServedValues, partial_answer
+
+
+def test_answers_tell_values_from_none() -> None:
+    dtype = tf.float32.as_datatype_enum
+    assert partial_answer(tf.constant([2.0, 3.0]), 2, dtype).numpy().tolist() == [2, 3, 1]
+    assert partial_answer(None, 2, dtype).numpy().tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="must have 1 elements"):
+        partial_answer(tf.constant([2.0, 3.0]), 1, dtype)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[float], int, str]]]:
+    """Returns what a service sends: values, rank and name."""
+    found: list[tuple[list[float], int, str]] = []
+
+    def send(tensor: Any, to_rank: int, name: str, one_sided: bool) -> None:
+        assert one_sided
+        found.append((tensor.numpy().tolist(), to_rank, name))
+
+    monkeypatch.setattr(collective_ops, "send", send)
+    monkeypatch.setattr(read_service_lib, "_start", lambda call: call())
+    monkeypatch.setattr(read_service_lib, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(read_service_lib.engine_lib, "running", lambda: True)
+    yield found
+
+
+def test_rank_that_cannot_take_over_confirms_all_the_same(
+    sent: list[tuple[list[float], int, str]],
+) -> None:
+    """The other rank would wait for it at the end of its script."""
+    service, reads = ReadService(), mock.create_autospec(ServedValues, instance=True)
+    reads.take_over.side_effect = EngineError("rank 2 is gone")
+    service._reads["slots of step"] = reads
+    name = "slots of step: hand over after step 3"
+    service._answer(1, name)
+    reads.take_over.assert_called_once_with(1, 3)
+    assert sent == [([], 1, name)]
+
+
+def test_reads_of_parts_can_be_refused(sent: list[tuple[list[float], int, str]]) -> None:
+    service = ReadService()
+    name = f"slots of step: 0 1 2 {tf.float32.as_datatype_enum}"
+    with pytest.raises(KeyError):
+        service._answer(1, name)
+    assert service._refuse(1, name)
+    assert sent == [([0, 0, 0], 1, name)]
+    assert not service._refuse(1, "step: 0 1")
+
+
+def test_error_of_one_function_keeps_no_other_from_handing_over() -> None:
+    service = ReadService()
+    functions = [mock.create_autospec(ServedValues, instance=True) for _ in range(2)]
+    for number, reads in enumerate(functions):
+        service._reads[str(number)] = reads
+    functions[0].fetch.side_effect = functions[0].hand_over.side_effect = RuntimeError
+    service.settle()
+    functions[1].fetch.assert_called_once()
+    functions[1].hand_over.assert_called_once()
