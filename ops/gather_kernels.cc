@@ -62,6 +62,7 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
                 absl::InvalidArgumentError(
                     absl::StrCat("LibraGatherOwned: names must name each of the ", num_inputs(),
                                  " variables, got ", operation->tensor_names.size(), " names")));
+    operation->is_gather = true;
     operation->ComputeDigest();
     operation_ = std::move(operation);
   }

@@ -75,6 +75,7 @@ class LibraSumPartialsKernel : public tensorflow::AsyncOpKernel {
         context, dims_.size() == static_cast<size_t>(num_inputs()),
         absl::InvalidArgumentError(absl::StrCat("LibraSumPartials: dims must be of each of the ",
                                                 num_inputs(), " partials, got ", dims_.size())));
+    operation->is_gather = true;
     operation->ComputeDigest();
     operation_ = std::move(operation);
   }

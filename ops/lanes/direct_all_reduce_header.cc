@@ -31,7 +31,8 @@ std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& min
   } else if (theirs.reduction != mine.reduction) {
     what << "reduces by another reduction than this rank";
   } else if (theirs.digest != mine.digest) {
-    what << "reduces other tensors, or of other sizes, or by another plan than this rank";
+    what << "reduces other tensors, or of other sizes, shards other updates, or has another plan "
+            "than this rank";
   }
   if (theirs.magic != mine.magic || theirs.step == mine.step) return what.str();
   if (what.tellp() > 0) what << ", and ";

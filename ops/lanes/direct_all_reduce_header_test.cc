@@ -15,7 +15,7 @@ TEST_CASE("TheFirstDifferenceIsNamed") {
   // Each is checked before the cases above it.
   const Case cases[] = {
       {"is in step 8, this rank in step -1", [](ExchangeHeader* header) { header->step = 8; }},
-      {"by another plan than this rank, and is in step 8",
+      {"has another plan than this rank, and is in step 8",
        [](ExchangeHeader* header) { header->digest ^= 1; }},
       {"by another reduction", [](ExchangeHeader* header) { header->reduction = 1; }},
       {"sends elements as float64, this rank as float16",

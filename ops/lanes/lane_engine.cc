@@ -234,10 +234,8 @@ void LaneEngine::RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noex
 
 void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
   job->Ended();
-  // A reduce-scatter counts as the all-reduce of its gradients; what is gathered is no gradient.
-  if (!job->failed && job->request.steps != ExchangeSteps::kAllGather) {
-    telemetry_.Add(job->record);
-  }
+  // A reduce-scatter counts as the all-reduce of its gradients.
+  if (!job->failed) telemetry_.Add(job->record);
   const Status status = job->failed ? failure() : Status();
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -14,9 +14,10 @@ namespace {
 constexpr size_t kNamed = 3;  // tensors that a message names
 
 std::string OperationJson(const OperationInfo& operation) {
-  std::string out =
-      "{\"plan\":" + QuotedJson(operation.plan) + ",\"group\":" + std::to_string(operation.group) +
-      ",\"num_threads\":" + std::to_string(operation.num_threads) + ",\"tensor_names\":[";
+  std::string out = "{\"plan\":" + QuotedJson(operation.plan) +
+                    ",\"group\":" + std::to_string(operation.group) +
+                    ",\"num_threads\":" + std::to_string(operation.num_threads) +
+                    (operation.is_gather ? ",\"is_gather\":true" : "") + ",\"tensor_names\":[";
   for (size_t i = 0; i < operation.tensor_names.size(); ++i) {
     out += (i == 0 ? "" : ",") + QuotedJson(operation.tensor_names[i]);
   }
@@ -29,6 +30,7 @@ void OperationInfo::ComputeDigest() {
   Fnv fnv;
   fnv.Add(plan);
   fnv.Add(function);
+  if (is_gather) fnv.Add("gather");
   fnv.Add(group);
   fnv.Add(num_threads);
   fnv.Add(first_lane);
@@ -41,7 +43,9 @@ void OperationInfo::ComputeDigest() {
 }
 
 std::string OperationInfo::Describe() const {
-  std::string text = group >= 0 ? "group " + std::to_string(group) : "an unplanned all-reduce";
+  std::string text = is_gather    ? "a gather"
+                     : group >= 0 ? "group " + std::to_string(group)
+                                  : "an unplanned all-reduce";
   for (size_t i = 0; i < std::min(tensor_names.size(), kNamed); ++i) {
     text += (i == 0 ? " (" : ", ") + tensor_names[i];
   }
@@ -49,7 +53,7 @@ std::string OperationInfo::Describe() const {
     text += " and " + std::to_string(tensor_names.size() - kNamed) + " more";
   }
   if (!tensor_names.empty()) text += ")";
-  if (group >= 0) text += " of plan " + plan;
+  if (group >= 0 || (is_gather && !plan.empty())) text += " of plan " + plan;
   if (!function.empty()) text += " in " + function;
   return text;
 }

@@ -1,5 +1,5 @@
-// Records of all-reduces: what was reduced, when, and on how many lanes. The number of records is
-// bounded; the reader drains them.
+// Records of all-reduces and gathers: what was reduced, when, and on how many lanes. The number of
+// records is bounded; the reader drains them.
 #ifndef TF_LIBRA_OPS_LANES_TELEMETRY_H_
 #define TF_LIBRA_OPS_LANES_TELEMETRY_H_
 
@@ -18,7 +18,8 @@ namespace tf_libra {
 // Properties that all executions of an operation share.
 struct OperationInfo {
   std::string plan;
-  std::string function;  // the training function whose gradients these are
+  std::string function;    // the training function whose gradients these are
+  bool is_gather = false;  // of parts that ranks own; else an all-reduce, or a reduce-scatter
   int group = -1;
   int num_threads = 1;
   int first_lane = 0;  // it runs on as many from there
@@ -46,7 +47,7 @@ struct OperationInfo {
   std::string Describe() const;
 };
 
-// One executed all-reduce. Times are nanoseconds since the epoch, as by a WallClock.
+// One executed all-reduce or gather. Times are nanoseconds since the epoch, as by a WallClock.
 struct AllReduceRecord {
   std::shared_ptr<const OperationInfo> operation;
   int64_t step = -1;

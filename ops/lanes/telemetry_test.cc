@@ -22,7 +22,8 @@ OperationInfo Info() {
 
 // Each field counts, and names do not run into each other.
 TEST_CASE("DigestsDiffer") {
-  std::vector<OperationInfo> infos(10, Info());
+  std::vector<OperationInfo> infos(11, Info());
+  infos[10].is_gather = true;
   infos[9].function = "train_step";
   infos[1].plan = "1a2c";
   infos[2].group = 3;
@@ -46,6 +47,9 @@ TEST_CASE("Descriptions") {
   CHECK_EQ(info.Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b");
   info.function = "train_step";
   CHECK_EQ(info.Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b in train_step");
+  info.is_gather = true;
+  info.group = -1;
+  CHECK_EQ(info.Describe(), "a gather (conv/kernel, conv/bias) of plan 1a2b in train_step");
   info = OperationInfo();
   CHECK_EQ(info.Describe(), "an unplanned all-reduce");
   info.tensor_names = {"dense/kernel"};

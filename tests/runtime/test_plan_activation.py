@@ -172,9 +172,9 @@ def test_recording_schedule_depends_on_the_options_not_on_the_disk(
             exported_steps.append(step)
             super().on_graph(step, trace, groups)
 
-        def on_step_telemetry(self, step, called_ns, all_reduces, observation=None, timeline=None):
+        def on_step_telemetry(self, step, called_ns, all_reduces, observation=None, *rest, **named):
             traced.extend([step] if observation is not None else [])
-            super().on_step_telemetry(step, called_ns, all_reduces, observation, timeline)
+            super().on_step_telemetry(step, called_ns, all_reduces, observation, *rest, **named)
 
     requested = config.resolve({"logdir": tmp_path / "log"})
     train, reporter = step(), Noting(requested)

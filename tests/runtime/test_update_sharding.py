@@ -38,6 +38,16 @@ def test_updates_of_float32_are_one_op_each(sharded: Job) -> None:
         assert {fused[case] for case in ("float16", "bfloat16", "float64")} == {0}
 
 
+def test_telemetry_has_the_gathers_of_the_plan(sharded: Job) -> None:
+    """Rank 0 has taken those of its traced steps."""
+    for rank in range(1, NUM_WORKERS):
+        assert sharded.value("written", rank)["gathers"] == [
+            [2, ["v0", "v1", "v2", "v3"]],
+            [4, ["v4"]],
+            [1, ["v5"]],
+        ]
+
+
 def test_updates_that_mix_elements_stay_whole(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         value = sharded.value("factored", rank)

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from tf_libra.specs.telemetry import AllReduceRecord, parse_records, records_of_step
+from tf_libra.specs.telemetry import (
+    AllReduceRecord,
+    gathers_among,
+    parse_records,
+    records_of_step,
+)
 
 
 def row(step: int, sequence: int, operation: str = "7") -> dict[str, Any]:
@@ -24,6 +29,7 @@ def row(step: int, sequence: int, operation: str = "7") -> dict[str, Any]:
 OPERATIONS = {
     "7": {"plan": "abc", "group": 1, "num_threads": 2, "tensor_names": ["w/\u00fc", 'b"\\']},
     "8": {"plan": "", "group": -1, "num_threads": 1, "tensor_names": ["v"]},
+    "9": {"plan": "abc", "group": -1, "num_threads": 1, "is_gather": True, "tensor_names": ["v"]},
 }
 
 
@@ -65,6 +71,12 @@ def test_records_share_operations() -> None:
 
 def test_empty_telemetry_has_no_records() -> None:
     assert parsed() == ()
+
+
+def test_gathers_are_none_of_the_all_reduces_of_a_step() -> None:
+    records = parsed(row(2, 5, "9"), row(2, 4), row(1, 3, "9"))
+    assert [record.sequence for record in records_of_step(records, 2)] == [4]
+    assert [record.sequence for record in gathers_among(records)] == [3, 5]
 
 
 def test_records_of_step_are_selected_and_ordered() -> None:

@@ -57,6 +57,7 @@ class TrialResult:
         problem: reason for a missing production; empty if there is one or none was requested.
         called_ns: start and end of the step's call, nanoseconds since the epoch.
         is_interrupted: True if another profiler session replaced the trace.
+        gathers: gathers of weights that ended during the call, among them those of the step before.
     """
 
     production: StepProduction | None
@@ -64,6 +65,7 @@ class TrialResult:
     problem: str = ""
     called_ns: tuple[int, int] = (0, 0)
     is_interrupted: bool = False
+    gathers: tuple[AllReduceRecord, ...] = ()
 
     @property
     def seconds(self) -> float:

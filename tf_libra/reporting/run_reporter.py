@@ -305,8 +305,9 @@ class RunReporter:
         all_reduces: Sequence[AllReduceRecord],
         observation: TrialResult | None = None,
         timeline: MeasuredTimeline | None = None,
+        gathers: Sequence[AllReduceRecord] = (),
     ) -> None:
-        """Records the all-reduces of a step under the plan.
+        """Records the all-reduces and gathers of a step under the plan.
 
         Args:
             step: number of the step.
@@ -314,13 +315,14 @@ class RunReporter:
             all_reduces: telemetry of the engine.
             observation: trace of the step; None for an untraced step.
             timeline: measured timeline of the step; None for an untraced step.
+            gathers: gathers of weights that ended during the call.
         """
         if all_reduces:
             self._history.set_omitted_bytes(sum(record.omitted_bytes for record in all_reduces))
         if timeline is not None:
             self._history.add_timeline(timeline)
         if self._recorder is not None:
-            self._recorder.record_step(step, called_ns, all_reduces, observation, timeline)
+            self._recorder.record_step(step, called_ns, all_reduces, observation, timeline, gathers)
 
     def on_plan_measured(self) -> None:
         """Logs measured against predicted backward time after the first steps under the plan."""

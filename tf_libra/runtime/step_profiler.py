@@ -18,7 +18,7 @@ from tf_libra.profiling.gradient_timing import select_producers, step_production
 from tf_libra.profiling.profiler_session import TraceSession, read_events
 from tf_libra.profiling.weight_uses import first_uses
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import AllReduceRecord, records_of_step
+from tf_libra.specs.telemetry import AllReduceRecord, gathers_among, records_of_step
 
 # Steps under a plan that are traced in any case, after the first.
 CHECKED_STEPS = 5
@@ -134,16 +134,18 @@ class StepProfiler:
             records += self.backend.records(
                 TracedStep(events, self._placed, called_ns, production, self.plan, step)
             )
-        return result, TrialResult(production, records, "", called_ns)
+        return result, replace(seen, production=production, records=records)
 
     def timed(self, step: int, call: Callable[[], Any]) -> tuple[Any, TrialResult]:
         """Makes another call, without the cost of the profiler."""
         self.backend.executed()
         result, called_ns = timed(call)
-        records = records_of_step(self.backend.executed(), step)
+        executed = self.backend.executed()
+        records = records_of_step(executed, step)
         if not lie_within(records, called_ns):
             return result, TrialResult(None, (), "the clock was set during the step", called_ns)
-        return result, TrialResult(None, records, "", called_ns)
+        gathers = gathers_among(executed)
+        return result, TrialResult(None, records, "", called_ns, gathers=gathers)
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:

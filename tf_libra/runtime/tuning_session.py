@@ -35,7 +35,7 @@ from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.step_profiler import CHECKED_STEPS, ProfilingPolicy, timed
 from tf_libra.runtime.tuning_coordinator import TuningCoordinator
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import records_of_step
+from tf_libra.specs.telemetry import gathers_among, records_of_step
 
 
 class TuningSession:
@@ -203,8 +203,10 @@ class TuningSession:
         (result, _), called_ns = timed(
             lambda: self._activator.call(self._step, call, traced=False, sharding=sharding)
         )
-        records = records_of_step(self._backend.executed(), self._step)
-        self.reporter.on_step_telemetry(self._step, called_ns, records)
+        executed = self._backend.executed()
+        records = records_of_step(executed, self._step)
+        gathers = gathers_among(executed)
+        self.reporter.on_step_telemetry(self._step, called_ns, records, gathers=gathers)
         return result
 
     def _report_timeline(self, plan: Plan | None, observation: TrialResult) -> None:
@@ -221,7 +223,12 @@ class TuningSession:
                     "step %d is not compared with the plan: %s", self._step, error
                 )
         self.reporter.on_step_telemetry(
-            self._step, observation.called_ns, observation.records, observation, timeline
+            self._step,
+            observation.called_ns,
+            observation.records,
+            observation,
+            timeline,
+            observation.gathers,
         )
         if self._activator.calls_under_plan == 1 + self._num_checked:
             self.reporter.on_plan_measured()

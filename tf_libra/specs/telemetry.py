@@ -1,4 +1,4 @@
-"""Telemetry of executed all-reduces, and statistics of background jobs."""
+"""Telemetry of executed all-reduces and gathers, and statistics of background jobs."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ UNPLANNED = "unplanned"
 
 @dataclass(frozen=True)
 class AllReduceRecord:
-    """One executed all-reduce on this rank.
+    """One executed all-reduce on this rank, or a gather of parts that ranks own.
 
     Times are nanoseconds since the epoch, the clock of TensorFlow's profiler.
 
@@ -32,6 +32,7 @@ class AllReduceRecord:
         finished_ns: end of the last lane.
         tensor_names: tensors of the group, in backward order.
         cpu_ns: core time of this rank's lanes; 0 if unknown.
+        is_gather: whether weights, or sums of parts, were gathered; `group` is -1.
     """
 
     step: int
@@ -48,6 +49,7 @@ class AllReduceRecord:
     omitted_bytes: int = 0
     cpu_ns: int = 0
     sent_bytes: int = 0
+    is_gather: bool = False
 
     @property
     def seconds(self) -> float:
@@ -75,5 +77,10 @@ def parse_records(text: str) -> tuple[AllReduceRecord, ...]:
 
 def records_of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRecord, ...]:
     """Returns the records of one step's gradients, in the order of execution."""
-    chosen = (r for r in records if r.step == step and r.plan != UNPLANNED)
+    chosen = (r for r in records if r.step == step and r.plan != UNPLANNED and not r.is_gather)
     return tuple(sorted(chosen, key=lambda r: r.sequence))
+
+
+def gathers_among(records: Iterable[AllReduceRecord]) -> tuple[AllReduceRecord, ...]:
+    """Returns the gathers of any steps under a plan, in the order of execution."""
+    return tuple(sorted((r for r in records if r.is_gather and r.plan), key=lambda r: r.sequence))

@@ -25,9 +25,11 @@ from sharded_cases.common import (
 )
 from tf_libra import config
 from tf_libra.autotune import Phase, Trial, TuningResult
+from tf_libra.backends import engine as engine_lib
 from tf_libra.decorator import Optimized
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import TensorGroup
+from tf_libra.specs.telemetry import gathers_among
 from tf_libra.variable_sync.owned_slots import held_bytes
 
 # Cases whose gathers go on after a call.
@@ -49,6 +51,7 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
     steps[0].synchronize_variables()
     values = [variable.numpy() for variable in ours.variables()]
     pairs = zip(values, theirs.variables(), strict=True)
+    gathers = gathers_among(engine_lib.drain_telemetry())[-len(PLANNED_GATHERS) :]
     bits = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
     return {
         "different": different(ours, theirs),
@@ -60,6 +63,10 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
         "sharded": [group.is_sharded for group in grappler.report(steps[0].plan).graphs[0].groups],
         "fused": grappler.report(steps[0].plan).graphs[0].num_fused_updates,
         "explained": steps[0].explain(),
+        "gathers": [
+            [record.num_threads, sorted(name.split()[0] for name in record.tensor_names)]
+            for record in gathers
+        ],
     }
 
 

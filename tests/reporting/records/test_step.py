@@ -9,6 +9,7 @@ from tests.reporting.tensorboard import examples
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.profiling.overlap_samples import measured_timeline
 from tf_libra.reporting.records.step import StepRecord
+from tf_libra.specs.plan import TensorGroup
 from tf_libra.specs.telemetry import AllReduceRecord
 
 RECORD = examples.plan_record()
@@ -43,3 +44,22 @@ def test_partial_group_is_ready_with_its_last_tensor() -> None:
     assert [len(reduce.tensors) for reduce in step.all_reduces] == [1, stop - start - 1, 0]
     assert step.timeline(RECORD.plan) == measured_timeline(reduced, production)
     assert StepRecord.from_json(step.to_json()) == step
+
+
+def test_gathers_are_of_the_tensors_whose_weights_they_have() -> None:
+    plan, last = RECORD.plan, len(RECORD.plan.tensor_names)
+    gathers = (TensorGroup(1, last, 2), TensorGroup(0, 1, 1))
+    names = plan.tensor_names
+    records = [
+        AllReduceRecord(7, i, "plan", -1, 2, 8, *([10**18] * 4), own, is_gather=True)
+        for i, own in enumerate(
+            [(f"{names[2]} in a_gather", f"{names[1]} by 12 in a_gather"), (f"{names[0]} in b",)]
+        )
+    ]
+    for planned, groups in ((dataclasses.replace(plan, gathers=gathers), [0, 1]), (plan, [-1, -1])):
+        step = StepRecord.from_execution(
+            "f", planned, 0, 7, (10**18, 10**18), (), None, gathers=records
+        )
+        assert [span.group for span in step.gathers] == groups
+        assert [span.tensors for span in step.gathers] == [(1, 2), (0,)]
+        assert StepRecord.from_json(step.to_json()) == step

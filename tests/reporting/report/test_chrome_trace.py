@@ -108,6 +108,22 @@ def test_hostile_names_are_text() -> None:
     assert set(examples.HOSTILE) <= set(names)
 
 
+def test_gathers_have_a_thread_of_their_own() -> None:
+    run = made_up()
+    first, *rest = run.steps
+    begin = first.all_reduces[-1]
+    gather = dataclasses.replace(begin, group=-1, tensors=(0, 1))
+    trace = chrome_trace(
+        dataclasses.replace(run, steps=(dataclasses.replace(first, gathers=(gather,)), *rest))
+    )
+    check_format(trace)
+    [shown] = spans(trace, first.rank, "gathers")
+    plan = next(iter(run.plans.values())).plan
+    assert shown["name"] == "gather"
+    assert shown["args"]["tensors"] == list(plan.tensor_names[:2])
+    assert shown["args"]["num_bytes"] == begin.num_bytes
+
+
 def test_single_rank_is_not_aligned() -> None:
     trace = chrome_trace(made_up(ranks=1))
     check_format(trace)

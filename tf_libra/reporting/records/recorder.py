@@ -112,13 +112,21 @@ class Recorder:
         all_reduces: Sequence[AllReduceRecord],
         observation: TrialResult | None = None,
         timeline: MeasuredTimeline | None = None,
+        gathers: Sequence[AllReduceRecord] = (),
     ) -> None:
         """Records a step under the plan; `observation` and `timeline` if it was traced."""
         if self._plan is None or self._writer is None:
             return
         production = None if observation is None else observation.production
         record = StepRecord.from_execution(
-            self._function, self._plan, self._rank, step, called_ns, all_reduces, production
+            self._function,
+            self._plan,
+            self._rank,
+            step,
+            called_ns,
+            all_reduces,
+            production,
+            gathers,
         )
         exchanges, self._exchanges = self._exchanges, ()
         host = socket.gethostname()

@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AllReduceSpan(Value):
-    """One executed all-reduce on one rank.
+    """One executed all-reduce or gather on one rank.
 
     Times are nanoseconds since the epoch by the clock of the rank's host.
 
     Attributes:
-      group: index in the plan; -1 without a plan.
+      group: index in the plan; -1 without a plan, and if the plan has no gathers of its own.
       num_threads: communication threads.
       num_bytes: size of the group.
       enqueued_ns: submission of the op to the engine.
       started_ns: start of its first thread.
       first_byte_ns: first byte of the last rank to arrive; before `started_ns` without a wait.
       finished_ns: end of its last thread.
-      tensors: indices of the reduced tensors in the plan; empty for the whole group.
+      tensors: indices of the reduced tensors in the plan; empty for the whole group. Of a gather,
+        the tensors whose weights were gathered.
     """
 
     group: Annotated[int, partial(validation.integer, minimum=-1)]
@@ -52,6 +53,20 @@ class AllReduceSpan(Value):
         names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
         times = {name: getattr(record, name) for name in names}
         return cls(**times, tensors=() if tensors == _whole(plan, record.group) else tensors)
+
+    @classmethod
+    def from_gather(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
+        """Builds a span from the engine's record of a gather."""
+        # The engine names "TENSOR in NODE", and "TENSOR by DIGEST in NODE" for other variables.
+        names = {name.partition(" ")[0] for name in record.tensor_names}
+        tensors = tuple(i for i, name in enumerate(plan.tensor_names) if name in names)
+        of_gather = (
+            index
+            for index, gather in enumerate(plan.gathers)
+            if tensors and gather.start <= tensors[0] < gather.stop
+        )
+        span = cls.from_telemetry(record, plan)
+        return dataclasses.replace(span, group=next(of_gather, -1), tensors=tensors)
 
     def reduced(self, plan: Plan) -> tuple[int, ...]:
         """Returns the indices of the reduced tensors in the plan."""
@@ -77,6 +92,8 @@ class StepRecord(RecordDocument):
       exchanges_ns: pairs of clock exchanges before the step: this rank's send to all others, and
         the arrival of all of theirs. The number is equal on all ranks, mostly 0.
       host: name of the rank's host; empty in files of earlier versions.
+      gathers: gathers that ended during the call, in order of execution. Those under the forward
+        pass began in the step before.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -93,6 +110,7 @@ class StepRecord(RecordDocument):
     produced_ns: Naturals = ()
     exchanges_ns: tuple[tuple[Natural, Natural], ...] = ()
     host: str = ""
+    gathers: tuple[AllReduceSpan, ...] = ()
 
     KIND: ClassVar[str] = "step"
 
@@ -106,6 +124,7 @@ class StepRecord(RecordDocument):
         called_ns: tuple[int, int],
         records: "Sequence[AllReduceRecord]",
         production: "StepProduction | None",
+        gathers: "Sequence[AllReduceRecord]" = (),
     ) -> "StepRecord":
         """Builds the record of an executed step; `production` if it was traced."""
         backward_start_ns, produced_ns = None, ()
@@ -126,6 +145,7 @@ class StepRecord(RecordDocument):
             ),
             backward_start_ns=backward_start_ns,
             produced_ns=produced_ns,
+            gathers=tuple(AllReduceSpan.from_gather(record, plan) for record in gathers),
         )
 
     def timeline(self, plan: Plan) -> MeasuredTimeline | None:

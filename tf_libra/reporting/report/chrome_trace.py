@@ -1,6 +1,6 @@
 """Chrome trace of the measured steps of all ranks, for Perfetto.
 
-A process per rank; in it a thread for its steps, one for computation and one for communication.
+A process per rank; in it threads for its steps, computation, communication, and gathers of weights.
 Format: "Trace Event Format", the JSON object form; times are microseconds since the first event.
 """
 
@@ -123,8 +123,13 @@ def _records(file: EventFile) -> Iterator[tuple[str, Summary]]:
         yield known[summary.content], summary
 
 
-_STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2
-_THREADS = {_STEPS: "steps", _COMPUTATION: "computation", _COMMUNICATION: "communication"}
+_STEPS, _COMPUTATION, _COMMUNICATION, _GATHERS = 0, 1, 2, 3
+_THREADS = {
+    _STEPS: "steps",
+    _COMPUTATION: "computation",
+    _COMMUNICATION: "communication",
+    _GATHERS: "gathers",
+}
 
 
 def chrome_trace(run: Run) -> dict[str, Any]:
@@ -232,6 +237,18 @@ def _step_events(step: StepRecord, plan: Plan | None, shift_ns: int) -> Iterator
         if all_reduce.started_ns <= all_reduce.first_byte_ns <= all_reduce.finished_ns:
             yield span(_COMMUNICATION, "wait", all_reduce.started_ns, all_reduce.first_byte_ns)
             yield span(_COMMUNICATION, "exchange", all_reduce.first_byte_ns, all_reduce.finished_ns)
+    for gather in step.gathers:
+        names = [] if plan is None else [plan.tensor_names[i] for i in gather.tensors]
+        name = "gather" if gather.tensors else "sums of parts"
+        yield span(
+            _GATHERS,
+            name if gather.group < 0 else f"{name} {gather.group}",
+            gather.started_ns,
+            gather.finished_ns,
+            num_threads=gather.num_threads,
+            num_bytes=gather.num_bytes,
+            tensors=names,
+        )
 
 
 def _all_reduce_name(all_reduce: AllReduceSpan) -> str:

@@ -97,6 +97,19 @@ def test_waits_are_separate_from_exchanges_under_any_clock(clock_ns: int) -> Non
         assert group["skew_seconds"] == pytest.approx(LATE_NS * 1e-9, abs=unknown + 1e-9)
 
 
+def test_gathers_under_the_forward_pass_begin_before_backward() -> None:
+    first = FIRST.all_reduces[0]
+    assert FIRST.backward_start_ns is not None
+    before_ns = FIRST.backward_start_ns - 1_000_000
+    gather = replace(first, group=1, started_ns=before_ns, tensors=(0, 2))
+    view = ranks_view(RECORD, [replace(FIRST, gathers=(gather,))])
+    assert view is not None
+    [shown] = view["ranks"][0]["gathers"]
+    assert (shown["group"], shown["num_tensors"]) == (1, 2)
+    assert shown["from"] == pytest.approx(-1e-3)
+    assert len(view["ranks"][0]["spans"]) == len(FIRST.all_reduces)
+
+
 def test_last_complete_step_is_shown_by_default() -> None:
     steps = [examples.traced_step(RECORD, 1.0, number) for number in (1, 2, 3)]
     others = [late(step, 1, 0) for step in steps[:2]]

@@ -115,14 +115,15 @@ async function allRanks(place, context) {
   await draw();
 }
 
-function rankTimeline({rank, host, computation, spans}) {
+function rankTimeline({rank, host, computation, spans, gathers}) {
   const at = (seconds) => ({low: seconds, median: seconds, high: seconds});
-  const ends = [computation?.to ?? 0, ...spans.map((span) => span.to)];
+  const ends = [computation?.to ?? 0, ...[...spans, ...gathers].map((span) => span.to)];
   const last = Math.max(...ends);
   return [`rank ${rank}${host ? `, ${short(host, 30)}` : ''}`, {
     kind: 'rank', num_steps: 1, backward: at(last), compute: at(computation?.to ?? last),
     computation: computation === null ? [] : [{...computation, overlapped_groups: null, rate: null}],
     spans: spans.map((span) => ({...span, ready: at(span.ready), from: at(span.from), to: at(span.to), start: null, stop: null})),
+    gathers,
   }];
 }
 

@@ -77,7 +77,8 @@ export class TimelineChart {
   show(timelines, range = null) {
     this.timelines = timelines;
     this.end = Math.max(...timelines.flatMap(([, one]) => [one.backward.high, one.next_forward?.end ?? 0]), LEAST_SECONDS);
-    this.begin = Math.min(0, ...timelines.flatMap(([, one]) => one.spans.map((span) => span.from.median)));
+    this.begin = Math.min(0, ...timelines.flatMap(([, one]) =>
+      [...one.spans.map((span) => span.from.median), ...(one.gathers ?? []).map((gather) => gather.from)]));
     if (range === null) {
       this.reset();
       return;
@@ -248,6 +249,11 @@ export class TimelineChart {
       const draw = timeline.kind === 'rank' ? this.#exchange : this.#communication;
       bars.append(...draw.call(this, span, timeline, lane(first + span.stream)));
     }
+    if (timeline.gathers?.length > 0) {
+      const row = lane(this.#streamLanesOf(timeline));
+      labels.push(s('text', {class: 'muted', x: 0, y: row + 17}, 'gathers'));
+      for (const gather of timeline.gathers) bars.append(...this.#gather(gather, row));
+    }
     const mark = (seconds) => {
       const x = this.#x(seconds);
       bars.append(s('line', {class: 'end', x1: x, x2: x, y1: top + 18, y2: lane(this.#lanesOf(timeline)) - GAP}));
@@ -261,7 +267,24 @@ export class TimelineChart {
   }
 
   #lanesOf(timeline) {
+    return this.#streamLanesOf(timeline) + (timeline.gathers?.length > 0 ? 1 : 0);
+  }
+
+  #streamLanesOf(timeline) {
     return (timeline.computation.length > 0 ? 2 : 1) + Math.max(...timeline.spans.map((span) => span.stream), 0);
+  }
+
+  /** Gather of weights on one rank; under the forward pass, one that the step before has begun. */
+  #gather(gather, y) {
+    const name = gather.num_tensors === 0 ? 'Sums of parts' : `Gather${gather.group < 0 ? '' : ` ${gather.group}`}`;
+    const content = () => facts(name, [
+      ['tensors', gather.num_tensors === 0 ? null : `${gather.num_tensors}`],
+      ['size', bytes(gather.num_bytes)],
+      ['threads', `r = ${gather.num_threads}`],
+      ['starts', time(gather.from)],
+      ['ends', time(gather.to)],
+    ]);
+    return this.#bar('overlap', gather.from, gather.to, y, [`r = ${gather.num_threads}`], content);
   }
 
   /** Idle time of a stream: gradients are missing, or a complete group has not started. */

@@ -165,7 +165,7 @@ def _computation(
 def ranks_view(
     record: PlanRecord, steps: Sequence[StepRecord], selected: int | None = None
 ) -> dict[str, Any] | None:
-    """Returns all ranks' all-reduces in one step; None without a recorded step.
+    """Returns all ranks' all-reduces and gathers in one step; None without a recorded step.
 
     Times are seconds since the start of rank 0's backward, or since the first all-reduce was ready
     if that start is unknown, by the clock of the lowest rank. Each all-reduce has its readiness
@@ -210,7 +210,10 @@ def ranks_view(
         "step": number,
         "steps": complete,
         "ranks": ranks,
-        "end": max((span["to"] for rank in ranks for span in rank["spans"]), default=0.0),
+        "end": max(
+            (span["to"] for rank in ranks for span in (*rank["spans"], *rank["gathers"])),
+            default=0.0,
+        ),
         "groups": _skews(ranks),
     }
 
@@ -248,6 +251,17 @@ def _rank(step: StepRecord, zero_ns: int, record: PlanRecord) -> dict[str, Any]:
                 "to": seconds(span.finished_ns),
             }
             for span in sorted(step.all_reduces, key=lambda span: span.started_ns)
+        ],
+        "gathers": [
+            {
+                "group": gather.group,
+                "num_threads": gather.num_threads,
+                "num_bytes": gather.num_bytes,
+                "num_tensors": len(gather.tensors),
+                "from": seconds(gather.started_ns),
+                "to": seconds(gather.finished_ns),
+            }
+            for gather in step.gathers
         ],
     }
 
