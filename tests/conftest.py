@@ -25,7 +25,7 @@ from tests.worker_processes import (
     HOROVOD_IN_STEPS,
     TAIL,
     Job,
-    Meet,
+    Launcher,
     Workers,
     on_this_host,
     running_workers,
@@ -182,7 +182,7 @@ def run_job(
         env: dict[str, str] | None = None,
         check: bool = True,
         deadline_seconds: float = DEADLINE_SECONDS,
-        meet: Meet = on_this_host,
+        launcher: Launcher = on_this_host,
     ) -> Job:
         folder = tmp_path_factory.mktemp(Path(script).stem)
         imports_otherwise = any(
@@ -195,8 +195,8 @@ def run_job(
             folder,
             *args,
             env=env,
-            nursery=None if imports_otherwise else get_nursery(meet is on_this_host),
-            meet=meet,
+            nursery=None if imports_otherwise else get_nursery(launcher is on_this_host),
+            launcher=launcher,
         ) as workers:
             workers.wait(deadline_seconds)
             job = workers.job()

@@ -1,6 +1,10 @@
-"""Many numbers of random cases drawn as one: quicker than hypothesis draws each by itself."""
+"""Random cases: how many, and many numbers of a case drawn as one.
+
+Hypothesis takes longer to draw each by itself.
+"""
 
 import math
+import os
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,6 +12,15 @@ from hypothesis import strategies as st
 # Hypothesis puts one in the place of another at times, so all are of one length: what does not fit
 # becomes zeros.
 _SIXTEEN = st.binary(min_size=32, max_size=32)
+
+
+# Environment variable with the share of all random cases to test, as `make check` does.
+SHARE = "TESTS_SHARE_OF_EXAMPLES"
+
+
+def num_examples(count):
+    """Returns the number of random cases to test, of `count` in the whole suite."""
+    return max(round(count * float(os.environ.get(SHARE, "1"))), 1)
 
 
 def fractions(draw, count):

@@ -235,7 +235,7 @@ def _import_all() -> None:
     import tf_libra.keras
     import tf_libra.runtime.training_step  # noqa: F401
     from tf_libra.internal import native
-    from tf_libra.internal.systems import load_systems
+    from tf_libra.internal.registry import load_systems
 
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018

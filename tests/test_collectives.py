@@ -49,7 +49,7 @@ def test_gradient_by_way_of_an_anchor(job: Job) -> None:
         assert job.value("gradient_with_an_anchor", rank) == [2 * 5.0 * 3.0, 0.0]
 
 
-def test_what_was_sent_arrives_after_its_sender_has_left(job: Job) -> None:
+def test_message_arrives_after_its_sender_has_ended(job: Job) -> None:
     assert job.value("last_tensor_of_a_rank", 1) is True
 
 
@@ -78,7 +78,7 @@ def test_argument_that_cannot_be_is_named(job: Job, name: str, said: str) -> Non
         assert value["works still"] is True
 
 
-def test_other_shape_is_said_on_both_sides(job: Job) -> None:
+def test_unequal_shape_is_reported_on_both_sides(job: Job) -> None:
     for rank in (0, 1):
         error = job.error("other_shape", rank)
         assert error.startswith("FailedPreconditionError: ")
@@ -89,14 +89,14 @@ def test_other_shape_is_said_on_both_sides(job: Job) -> None:
         assert "'h' is float [" in job.error("other_shape", 2)
 
 
-def test_other_collective_is_said_on_all(job: Job) -> None:
+def test_another_collective_is_reported_on_all_ranks(job: Job) -> None:
     for rank in range(job.world_size):
         error = job.error("other_collective", rank)
         assert "all_reduce (sum) of float [2] over ranks 0, 1" in error
         assert "all_gather of float [2] over ranks 0, 1" in error
 
 
-def test_other_name_is_said_at_the_deadline(job: Job) -> None:
+def test_another_name_is_reported_at_the_deadline(job: Job) -> None:
     for rank in range(job.world_size):
         error = job.error("other_name", rank)
         assert "'activation'" in error
@@ -105,7 +105,7 @@ def test_other_name_is_said_at_the_deadline(job: Job) -> None:
         assert "TF_LIBRA_TIMEOUT_SECONDS" in error
 
 
-def test_step_that_fails_keeps_no_rank_waiting(job: Job) -> None:
+def test_no_rank_waits_for_a_failing_step(job: Job) -> None:
     assert "bad input" in job.error("step_that_fails", 0)
     assert "a step failed while it waited" in job.error("step_that_fails", 1)
     if job.world_size > 2:

@@ -112,5 +112,5 @@ def test_new_plans_take_effect_without_retracing(equality: Job, case: str) -> No
 
 
 @each()
-def test_what_was_executed_was_the_plan(equality: Job, case: str) -> None:
+def test_executed_groups_are_those_of_the_plan(equality: Job, case: str) -> None:
     assert NOT_EXECUTED not in equality.log(case)

@@ -56,14 +56,14 @@ def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
 
 def resolves(dotted: str) -> bool:
     """Returns whether a name below the package is a module or its member; nothing is imported."""
-    place, parts = PACKAGE, dotted.split(".")
-    while parts and (place / parts[0]).is_dir():
-        place /= parts.pop(0)
-    file = place / f"{parts[0]}.py" if parts else place / "__init__.py"
+    package_folder, parts = PACKAGE, dotted.split(".")
+    while parts and (package_folder / parts[0]).is_dir():
+        package_folder /= parts.pop(0)
+    file = package_folder / f"{parts[0]}.py" if parts else package_folder / "__init__.py"
     if parts and file.is_file():
         parts.pop(0)
     else:
-        file = place / "__init__.py"
+        file = package_folder / "__init__.py"
     if not file.is_file():
         return False
     names = names_in(ast.parse(file.read_text()).body)

@@ -19,7 +19,7 @@ def test_script_trains_to_a_plan_that_the_tab_can_show(
     assert f"tensorboard --logdir {LOGDIR}" in text and script.count(LOGDIR) == 1
     runs = tmp_path / LOGDIR
     (tmp_path / "train.py").write_text(script.replace(LOGDIR, str(runs)))
-    output = run_job(str(tmp_path / "train.py"), 2, meet=launched).output(0)
+    output = run_job(str(tmp_path / "train.py"), 2, launcher=launched).output(0)
     assert "Traceback" not in output
     written = {path.name for path in runs.rglob("*")}
     assert {"plan.json", "cost_model.json"} <= written, output

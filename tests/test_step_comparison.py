@@ -75,7 +75,9 @@ def test_demo_ends_with_the_speedup_over_one_worker(
     run_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     example = Path(__file__).resolve().parents[1] / "examples" / "digits.py"
-    output = run_job(str(example), 2, "--epochs=3", f"--logdir={tmp_path}", meet=launched).output(0)
+    output = run_job(
+        str(example), 2, "--epochs=3", f"--logdir={tmp_path}", launcher=launched
+    ).output(0)
     lines = output.partition("speedup over one worker")[2].splitlines()[1:]
     found = [LINE.match(line) for line in lines[:3]]
     assert all(found), output

@@ -34,7 +34,7 @@ REJECTED = {
 
 @pytest.fixture(scope="module")
 def trained(run_job: Callable[..., Job]) -> Job:
-    return run_job("uneven_data.py", len(RANKS), meet=launched)
+    return run_job("uneven_data.py", len(RANKS), launcher=launched)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_rank_that_is_lost_is_named_by_ranks_with_and_without_batches(
     how: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     with running_workers(
-        *("lost_with_uneven_data.py", len(RANKS), tmp_path, how), nursery=nursery, meet=launched
+        *("lost_with_uneven_data.py", len(RANKS), tmp_path, how), nursery=nursery, launcher=launched
     ) as workers:
         incident = tmp_path / f"incident.{LAST}.json"
         wait_until(incident.exists, DEADLINE_SECONDS)
@@ -121,7 +121,7 @@ def test_rank_that_is_lost_is_named_by_ranks_with_and_without_batches(
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The job of this process, whatever other tests have imported."""
-    job = SimpleNamespace(place=lambda: (0, 1))
+    job = SimpleNamespace(rank_and_size=lambda: (0, 1))
     monkeypatch.setattr(current_job, "get_job", lambda: job)
 
 

@@ -29,7 +29,7 @@ DEADLINE_SECONDS = 840.0
 TAIL = 6000
 
 # From a number of workers to what the environment of each says of its place in the job.
-Meet = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
+Launcher = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
 
 
 @dataclass(frozen=True)
@@ -119,20 +119,22 @@ class Workers:
         env: dict[str, str],
         nursery: Nursery | None = None,
         cluster: Cluster | None = None,
-        meet: Meet = on_this_host,
+        launcher: Launcher = on_this_host,
     ) -> None:
         self.folder = folder
         self.world_size = world_size
         self._stack = contextlib.ExitStack()
         per_host = world_size if cluster is None else world_size // len(cluster.hosts)
-        places = self._stack.enter_context(
-            cluster_lib.places(cluster, per_host)
-            if cluster is not None and meet is on_this_host
-            else meet(world_size)
+        environments = self._stack.enter_context(
+            cluster_lib.rank_environments(cluster, per_host)
+            if cluster is not None and launcher is on_this_host
+            else launcher(world_size)
         )
         self.processes: list[Any] = []
-        for rank, place in enumerate(places):
-            environment = worker_environment() | place | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
+        for rank, variables in enumerate(environments):
+            environment = (
+                worker_environment() | variables | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
+            )
             output = folder / f"output.{rank}.txt"
             output.touch()  # tests may look before a forked worker opens it
             if nursery is not None:
@@ -270,13 +272,13 @@ def running_workers(
     env: dict[str, str] | None = None,
     nursery: Nursery | None = None,
     cluster: Cluster | None = None,
-    meet: Meet = on_this_host,
+    launcher: Launcher = on_this_host,
 ) -> Iterator[Workers]:
     """Runs `tests/jobs/SCRIPT` in `world_size` processes; what is left of them ends with it.
 
     With a nursery they are forked from it, which is faster, and may live in a cluster.
     """
-    workers = Workers(script, world_size, folder, args, env or {}, nursery, cluster, meet)
+    workers = Workers(script, world_size, folder, args, env or {}, nursery, cluster, launcher)
     try:
         yield workers
     finally:

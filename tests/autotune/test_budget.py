@@ -77,7 +77,7 @@ def test_min_steps_are_granted_after_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 10, 11, 12, 17, 30])
-def test_short_step_budget_is_kept_and_yields_a_plan(max_steps: int) -> None:
+def test_short_step_budget_is_not_exceeded_and_yields_a_plan(max_steps: int) -> None:
     tuned, experiments = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
     # Of what is left after measuring, a few steps are no race.
     assert min(max_steps, 5) <= len(experiments) <= max_steps
@@ -127,7 +127,7 @@ def test_default_budget_suffices() -> None:
 
 
 @pytest.mark.parametrize("max_seconds", [0.01, 0.26, 1.01, 1.8, 2.4])
-def test_budget_of_seconds_is_kept(max_seconds: float) -> None:
+def test_budget_of_seconds_is_not_exceeded(max_seconds: float) -> None:
     machine = Machine()
     tuned, experiments = drive(machine, budget=Budget(1000, max_seconds))
     # The duration of the first step is unknown.

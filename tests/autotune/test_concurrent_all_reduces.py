@@ -34,11 +34,11 @@ def plans(draw: st.DrawFn) -> Plan:
     """Draws plans cut between elements of four bytes, on up to three streams."""
     stops = list(itertools.accumulate(SIZES))
     cuts = draw(st.sets(st.integers(1, stops[-1] // 4 - 1), max_size=6))
-    places = []
+    edges_at = []
     for cut in sorted(4 * cut for cut in cuts):
         tensor = sum(stop <= cut for stop in stops)
-        places.append((tensor, cut - (stops[tensor - 1] if tensor else 0)))
-    edges = [(0, 0), *places, (len(SIZES), 0)]
+        edges_at.append((tensor, cut - (stops[tensor - 1] if tensor else 0)))
+    edges = [(0, 0), *edges_at, (len(SIZES), 0)]
     groups = tuple(
         TensorGroup(a, d + bool(e), draw(st.integers(1, 3)), draw(st.integers(0, 2)), b, e or None)
         for (a, b), (d, e) in itertools.pairwise(edges)

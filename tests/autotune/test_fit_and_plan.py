@@ -98,7 +98,7 @@ def test_contention_that_cannot_be_fitted_stays_unknown(monkeypatch: pytest.Monk
     assert "next to 6 threads" in note
 
 
-def test_user_provided_gamma_is_kept() -> None:
+def test_user_provided_gamma_stays() -> None:
     given = strategies.AscWfbp(contention=1.25)
     tuned, _ = drive(Machine(gamma=1.9), given, runs_streams=True)
     assert tuned.plan.contention == 1.25
@@ -241,7 +241,7 @@ def test_two_fits_in_a_row_differ_little() -> None:
         assert np.all(found.max(axis=0) <= 1.1 * found.min(axis=0))
 
 
-def test_single_outlier_plan_keeps_the_model_trusted() -> None:
+def test_model_with_a_single_outlier_plan_stays_trusted() -> None:
     """The only plan with many small all-reduces is predicted badly."""
 
     class Unlike(Machine):
@@ -287,7 +287,7 @@ def test_temporary_slowdown_is_corrected(seed: int) -> None:
     assert np.ptp(ratios) < 0.03 * np.median(ratios)
 
 
-def test_planner_without_a_plan_keeps_the_model(
+def test_model_stays_if_the_planner_finds_no_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object) -> None:

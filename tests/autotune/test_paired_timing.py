@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tf_libra.autotune.paired_timing import estimate_paired_timings
 
 turns = st.integers(2, 6).flatmap(
@@ -16,7 +17,7 @@ turns = st.integers(2, 6).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(turns, st.floats(0.1, 10.0))
 def test_ratios_without_noise_are_exact_at_any_speed(case, pace: float) -> None:
     count, rounds, true = case
@@ -30,7 +31,7 @@ def test_ratios_without_noise_are_exact_at_any_speed(case, pace: float) -> None:
             assert ratio == pytest.approx(true[plan] / true[other], rel=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 47), st.floats(1.1, 3.0))
 def test_single_speed_change_does_not_affect_ratios(seed: int, when: int, pace: float) -> None:
     random = np.random.default_rng(seed)
@@ -59,7 +60,7 @@ def test_p_values_are_calibrated() -> None:
     assert reported / equal < 0.1
 
 
-def test_p_value_tests_a_given_ratio() -> None:
+def test_p_value_tests_the_requested_ratio() -> None:
     random = np.random.default_rng(0)
     plans = [index for _ in range(10) for index in random.permutation(2).tolist()]
     seconds = [(1.1, 1.0)[index] * np.exp(0.002 * random.standard_normal()) for index in plans]
@@ -69,7 +70,7 @@ def test_p_value_tests_a_given_ratio() -> None:
     assert found.p_value(0, 1, log_ratio=np.log(1.15)) > 0.99
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.9, 1.1), st.floats(0.001, 0.1))
 def test_confidence_limits_exclude_one_for_significant_differences(
     seed: int, ratio: float, error: float

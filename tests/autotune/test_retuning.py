@@ -75,24 +75,24 @@ class Training:
 
     def run(self, num_looks: int) -> None:
         for _ in range(num_looks):
-            usual = 0.0
+            steady_seconds = 0.0
             for _ in range(STEPS_PER_DRIFT_CHECK):
-                usual = self._usual()
-                self.again.drift.record_step(usual)
+                steady_seconds = self._steady_seconds()
+                self.again.drift.record_step(steady_seconds)
             self.found.append(self.again.check())
             if self.found[-1] in (
                 DriftVerdict.DRIFTED,
                 DriftVerdict.CACHE_STALE,
                 DriftVerdict.RETUNING,
             ):
-                self._dose(usual)
+                self._retune(steady_seconds)
 
-    def _usual(self) -> float:
+    def _steady_seconds(self) -> float:
         seconds = self.machine.run(self.conclusion.plan).seconds
         self.total_seconds += seconds
         return seconds
 
-    def _dose(self, usual: float) -> None:
+    def _retune(self, steady_seconds: float) -> None:
         observation: TrialResult | None = None
         most = (
             Budget().max_steps
@@ -111,7 +111,7 @@ class Training:
             self.again.drift.record_trial(seen.seconds)
             self.num_trials += 1
             self.total_seconds += seen.seconds
-            self.extra_seconds += max(seen.seconds - usual, 0.0)
+            self.extra_seconds += max(seen.seconds - steady_seconds, 0.0)
             observation = seen if what.traced else replace(seen, production=None)
         raise AssertionError("a dose does not end")
 
@@ -189,7 +189,7 @@ def test_burst_does_not_end_before_a_trial_that_has_to_follow() -> None:
     assert (after, later) == (None, None)
 
 
-def test_cached_plan_on_its_network_is_kept() -> None:
+def test_cached_plan_on_its_network_stays_active() -> None:
     run = training(Machine(noise=0.05), is_kept=True)
     run.run(20)
     assert set(run.found) == {DriftVerdict.NO_CHANGE} and run.num_trials == 0
@@ -275,7 +275,7 @@ def test_retuning_costs_its_share() -> None:
     assert run.extra_seconds <= share * run.total_seconds + 2 * RETUNE_STEPS_PER_CHECK * 0.05
 
 
-def test_retuning_without_measurements_keeps_the_plan() -> None:
+def test_plan_stays_active_if_retuning_has_no_measurements() -> None:
     """No step can be traced, so there is no model and no race."""
     again = Retuner(1.0, tuned(), partial(_blind, Machine()))
     for _ in range(10):

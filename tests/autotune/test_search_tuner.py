@@ -76,7 +76,7 @@ def test_external_engine_gets_one_stream_of_whole_tensors() -> None:
     assert tuned.plan.num_streams == 1
 
 
-def test_user_provided_unit_size_is_kept() -> None:
+def test_user_provided_unit_size_stays() -> None:
     strategy = strategies.Aiacc(unit_bytes=2_000_000)
     tuned, _ = drive(Machine(), strategy, HUNDRED, runs_streams=True)
     assert {trial.setting.unit_bytes for trial in tuned.search.trials} == {2_000_000}

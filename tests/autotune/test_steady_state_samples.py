@@ -52,7 +52,7 @@ def plans_of(profile: BackwardProfile, seed: int) -> list[Plan]:
     ]
 
 
-def usual(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
+def steady_step(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
     timeline = simulate(profile, plan, truth)
     spans = np.array([(group.start_seconds, group.end_seconds) for group in timeline.groups])
     ready = np.array([group.ready_seconds for group in timeline.groups])
@@ -66,7 +66,7 @@ def usual(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
 def test_true_model_predicts_all_samples(truth: CostModel, updates: float) -> None:
     profile = a_profile(1, updates)
     plans = plans_of(profile, 1)
-    steps = [usual(profile, plan, truth) for plan in plans]
+    steps = [steady_step(profile, plan, truth) for plan in plans]
     samples = steady_state_samples(Calibration(truth, profile, BEFORE, AFTER), steps)
     assert len(samples) == sum(len(plan.groups) for plan in plans)
     assert np.abs(prediction_errors(truth, samples)).max() < 1e-6
@@ -77,7 +77,7 @@ def test_true_model_predicts_all_samples(truth: CostModel, updates: float) -> No
 
 def test_samples_begin_when_the_last_rank_arrives() -> None:
     truth, profile = replace(CONTENDED, waiting=3e-3), a_profile(3, 0.0)
-    steps = [usual(profile, plan, truth) for plan in plans_of(profile, 3)]
+    steps = [steady_step(profile, plan, truth) for plan in plans_of(profile, 3)]
     calibration = Calibration(truth, profile, BEFORE, AFTER)
     ends = {step.plan.fingerprint[:16]: (step.spans, step.ready.max()) for step in steps}
     whole = []
@@ -95,7 +95,9 @@ def test_samples_begin_when_the_last_rank_arrives() -> None:
 
 def test_optimistic_model_has_errors_on_samples() -> None:
     profile = a_profile(2, 0.0)
-    steps = [usual(profile, plan, CONTENDED.slowed(0.0, 1.25)) for plan in plans_of(profile, 2)]
+    steps = [
+        steady_step(profile, plan, CONTENDED.slowed(0.0, 1.25)) for plan in plans_of(profile, 2)
+    ]
     samples = steady_state_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), steps)
     errors = prediction_errors(CONTENDED, samples)
     assert errors.max() < 0
@@ -106,7 +108,7 @@ def test_optimistic_model_has_errors_on_samples() -> None:
 def test_empty_groups_give_no_samples() -> None:
     profile = BackwardProfile.from_arrays([4_000_000, 0, 0], [0.01, 0.01, 0.01])
     specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
-    step = usual(profile, one_by_one_plan(specs, 1, 2), CONTENDED)
+    step = steady_step(profile, one_by_one_plan(specs, 1, 2), CONTENDED)
     [sample] = steady_state_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), [step])
     assert (sample.num_bytes, sample.group) == (4_000_000, 0)
     assert sample.residual_seconds == 0

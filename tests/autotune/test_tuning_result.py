@@ -100,7 +100,7 @@ def test_is_fitted_needs_a_model_and_its_error() -> None:
         ({"version": 2}, "version of tf-libra conclusion must be 1, got 2"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict, message: str) -> None:
+def test_invalid_field_is_named(changes: dict, message: str) -> None:
     document = json.loads(WHOLE.to_json()) | changes
     with pytest.raises(ValueError, match=message):
         TuningResult.from_json(json.dumps(document))

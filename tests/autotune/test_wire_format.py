@@ -70,7 +70,7 @@ def test_tuning_chooses_the_faster_format(strategy: str, wire: WireFormat | None
 
 
 @pytest.mark.parametrize("strategy", ["libra", "auto", "mg-wfbp"])
-def test_tuning_keeps_float32_where_rounding_takes_longer(strategy: str) -> None:
+def test_tuning_selects_float32_if_rounding_takes_longer(strategy: str) -> None:
     machine = Machine(model=MODEL.with_rounding(SLOW.rounding_per_byte))
     tuned, _ = drive(machine, strategy, Budget(150, 1e6), wire=SLOW)
     assert tuned.plan.wire_dtype is None

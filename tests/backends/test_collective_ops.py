@@ -21,25 +21,27 @@ def engine() -> Iterator[Engine]:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("reduction", ["sum", "average"])
-def test_of_one_rank_everything_stays_as_it_is(engine: Engine, dtype: str, reduction: str) -> None:
-    given = tf.constant(np.arange(6).reshape(2, 3), dtype)
-    reduced = collective_ops.all_reduce(given, "rows", "step", reduction)
+def test_all_reduce_of_one_rank_returns_its_input(
+    engine: Engine, dtype: str, reduction: str
+) -> None:
+    value = tf.constant(np.arange(6).reshape(2, 3), dtype)
+    reduced = collective_ops.all_reduce(value, "rows", "step", reduction)
     assert reduced.dtype == dtype
-    np.testing.assert_array_equal(reduced, given)
+    np.testing.assert_array_equal(reduced, value)
 
 
 def test_it_belongs_to_no_plan(engine: Engine) -> None:
     engine.set_step(3)
-    collective_ops.meet("the end of the data", "step")
+    collective_ops.barrier("the end of the data", "step")
     records = engine.drain_telemetry()
     assert [(r.plan, r.tensor_names) for r in records] == [(UNPLANNED, ("the end of the data",))]
     assert records_of_step(records, 3) == ()
 
 
-def test_meeting_while_a_graph_is_built_takes_place_now(engine: Engine) -> None:
+def test_barrier_while_a_graph_is_built_runs_immediately(engine: Engine) -> None:
     @tf.function
     def step() -> tf.Tensor:
-        collective_ops.meet("a new trace", "step")
+        collective_ops.barrier("a new trace", "step")
         return tf.constant(0)
 
     concrete = step.get_concrete_function()
@@ -47,7 +49,7 @@ def test_meeting_while_a_graph_is_built_takes_place_now(engine: Engine) -> None:
     assert "LibraAllReduce" not in {node.op for node in concrete.graph.as_graph_def().node}
 
 
-def test_meeting_after_somebody_gave_up_says_why(engine: Engine) -> None:
+def test_barrier_after_an_abort_raises_its_reason(engine: Engine) -> None:
     engine.abort("the data set is empty")
     with pytest.raises(tf.errors.OpError, match="the data set is empty"):
-        collective_ops.meet("the first step", "step")
+        collective_ops.barrier("the first step", "step")

@@ -51,7 +51,7 @@ def test_groups_and_their_order_are_the_plans(job: Job, case: str) -> None:
     assert NOT_EXECUTED not in job.log(case, 0) + job.log(case, 1)
 
 
-def test_what_horovod_cannot_reduce_goes_there_as_float32(job: Job) -> None:
+def test_dtypes_unknown_to_horovod_are_sent_as_float32(job: Job) -> None:
     executed = job.value("bfloat16", 1)["executed"].values()
     assert sorted(op for op, _, _ in executed) == ["HorovodGroupedAllreduce"] * 3 + [
         "LibraAllReduce"
@@ -89,7 +89,7 @@ def test_no_connection_is_opened(job: Job, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_what_all_ranks_find_wrong_ends_nothing_but_the_step(job: Job, rank: int) -> None:
+def test_error_of_all_ranks_ends_only_the_step(job: Job, rank: int) -> None:
     found = job.value("differ_in_strategy", rank)
     assert len(found["errors"]) == 2
     difference = "ValueError: the ranks do not agree, nothing was exchanged: strategy is "
@@ -99,7 +99,7 @@ def test_what_all_ranks_find_wrong_ends_nothing_but_the_step(job: Job, rank: int
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_what_is_left_to_us_is_decided_and_said(job: Job, rank: int) -> None:
+def test_undecided_settings_are_chosen_and_logged(job: Job, rank: int) -> None:
     """On all ranks alike, whatever only one of them finds."""
     lanes, horovod = ["Engine"], ["HorovodControl"]
     assert job.value("auto", rank) == [lanes, horovod, lanes, horovod, lanes, horovod]

@@ -91,7 +91,7 @@ def test_lanes_grow_to_the_requested_number() -> None:
         engine.close()
 
 
-def test_machine_unreadable_when_lanes_are_added_keeps_that_of_the_first_meeting(
+def test_first_machine_identity_stays_if_it_is_unreadable_when_lanes_are_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
@@ -117,7 +117,7 @@ UNKNOWN, SAME = ("", "", "eth0", "10.0.0.2"), ("a", "eth0", "eth0", "10.0.0.1")
 def connect(ranks: list[tuple[str, str, str, str]]) -> None:
     """Connects ranks by the addresses that they offer; no rank really listens."""
     offers: list[dict[str, Any]] = [
-        dict(zip(("place", "named", "interface", "host"), rank, strict=True))
+        dict(zip(("identity", "named", "interface", "host"), rank, strict=True))
         | {"port": 1, "local": "", "machine": "", "secret": "", "num_lanes": 1}
         for rank in ranks
     ]
@@ -155,7 +155,7 @@ def test_interface_on_some_ranks_only_is_rejected_by_name(
         [UNKNOWN_NAMED, UNKNOWN],  # two hosts, for all that is known
     ],
 )
-def test_what_may_meet_is_not_rejected(ranks: list[tuple[str, str, str, str]]) -> None:
+def test_reachable_interfaces_are_not_rejected(ranks: list[tuple[str, str, str, str]]) -> None:
     connect_to: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_lib, "connect", lambda rank, *args: connect_to.append(rank))
@@ -168,7 +168,7 @@ def test_a_rank_says_what_it_listens_on(
 ) -> None:
     def interfaces(world: World) -> tuple[str, str]:
         mine = lanes_bootstrap.offer(world, 1)
-        assert mine["place"] == host_identity()
+        assert mine["identity"] == host_identity()
         return mine["named"], mine["interface"]
 
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")

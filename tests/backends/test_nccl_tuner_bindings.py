@@ -17,7 +17,7 @@ def plugin() -> Iterator[TunerLibrary]:
     loaded.clear_plan()
 
 
-def test_plugin_that_was_not_built_is_said(tmp_path: Path) -> None:
+def test_missing_plugin_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=r"missing\.so"):
         nccl_tuner_bindings.load(tmp_path / "missing.so")
 
@@ -28,7 +28,7 @@ def test_plugin_is_opened_once() -> None:
     )
 
 
-def test_plan_in_force_has_a_counter_per_all_reduce(plugin: TunerLibrary) -> None:
+def test_active_plan_has_a_counter_per_all_reduce(plugin: TunerLibrary) -> None:
     assert plugin.applied() == ()
     for num_all_reduces in (3, 1):
         plugin.set_plan(8, True, [(4096 * (i + 1), 1 << 20, 2) for i in range(num_all_reduces)])
@@ -46,7 +46,7 @@ def test_plan_in_force_has_a_counter_per_all_reduce(plugin: TunerLibrary) -> Non
         (8, (4096, 4096, 1 << 20), r"num_channels\[0\] must be from 1"),
     ],
 )
-def test_plan_that_the_plugin_rejects_is_named_and_not_in_force(
+def test_plan_that_the_plugin_rejects_is_named_and_not_active(
     plugin: TunerLibrary, num_ranks: int, all_reduce: tuple[int, int, int], message: str
 ) -> None:
     plugin.set_plan(8, False, [(4096, 4096, 2)] * 2)

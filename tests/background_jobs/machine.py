@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.background_jobs.throttle import ALONE, CYCLE, Throttle
+from tf_libra.background_jobs.throttle import CYCLE, NUM_BASELINE_STEPS, Throttle
 
 _SLOWER = 1.38  # how much, while cores are slow by themselves
 
@@ -17,34 +17,34 @@ class Machine:
     Attributes:
         step_seconds: of a step alone on fast cores.
         noise: of steps, the standard deviation of their logarithm.
-        pace_seconds: after how long cores change between fast and slow, in the mean; 0: never.
+        phase_seconds: after how long cores change between fast and slow, in the mean; 0: never.
     """
 
     step_seconds: float = 0.1
     noise: float = 0.0
-    pace_seconds: float = 0.0
+    phase_seconds: float = 0.0
 
     def steps(self, count: int, random: np.random.Generator) -> list[float]:
         """Returns the times of steps without a background."""
         work = self.step_seconds * np.exp(self.noise * random.standard_normal(count))
         work = work.tolist()  # one by one, Python's numbers are quicker
-        if not self.pace_seconds:
+        if not self.phase_seconds:
             return work
         taken, left, is_slow = [], 0.0, False
         for to_do in work:
             seconds = 0.0
             while to_do > 0:
                 if left <= 0:
-                    left, is_slow = random.exponential(self.pace_seconds), not is_slow
-                pace = _SLOWER if is_slow else 1.0
-                part = min(left, to_do * pace)
-                left, to_do, seconds = left - part, to_do - part / pace, seconds + part
+                    left, is_slow = random.exponential(self.phase_seconds), not is_slow
+                speed = _SLOWER if is_slow else 1.0
+                part = min(left, to_do * speed)
+                left, to_do, seconds = left - part, to_do - part / speed, seconds + part
             taken.append(seconds)
         return taken
 
 
 @dataclass(frozen=True)
-class Paced:
+class ThrottledRun:
     """The result of a simulated run.
 
     Attributes:
@@ -58,13 +58,13 @@ class Paced:
     runs: tuple[int, ...]
 
 
-def paced(
+def throttled(
     ranks: Sequence[Throttle],
     cost: float | Callable[[int], float],
     num_cycles: int,
     machine: Machine | None = None,
     seed: int = 0,
-) -> Paced:
+) -> ThrottledRun:
     """Ranks that wait for each other in each step, and a background of each.
 
     Args:
@@ -77,9 +77,9 @@ def paced(
     """
     random = np.random.default_rng(seed)
     count = num_cycles * CYCLE
-    alone = (machine or Machine()).steps(count, random)
+    baseline = (machine or Machine()).steps(count, random)
     lost, overlapped, runs = 0.0, [0] * len(ranks), []
-    for number, seconds in enumerate(alone):
+    for number, seconds in enumerate(baseline):
         now = [rank.runs for rank in ranks]
         if any(now):
             each = (cost(number) if callable(cost) else cost) / len(ranks)
@@ -89,7 +89,9 @@ def paced(
         else:
             more = 0.0
         for rank in ranks:
-            rank.took(seconds + more)
-        if number % CYCLE == ALONE:
-            runs.append(round(ranks[0].duty * (CYCLE - ALONE)))
-    return Paced(lost / sum(alone), tuple(steps / count for steps in overlapped), tuple(runs))
+            rank.record(seconds + more)
+        if number % CYCLE == NUM_BASELINE_STEPS:
+            runs.append(round(ranks[0].duty * (CYCLE - NUM_BASELINE_STEPS)))
+    return ThrottledRun(
+        lost / sum(baseline), tuple(steps / count for steps in overlapped), tuple(runs)
+    )

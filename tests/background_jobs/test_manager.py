@@ -43,11 +43,11 @@ def test_job_runs_concurrently_and_training_is_unchanged(
     assert max(map(len, lines)) <= 100
 
 
-def test_what_it_got_is_written_by_every_rank(background_jobs: Job) -> None:
+def test_every_rank_writes_the_statistics_of_its_job(background_jobs: Job) -> None:
     found = runs(LogdirSource.read(background_jobs.folder / "logdir"))["backgrounds"]
     assert [(entry["run"], entry["rank"]) for entry in found] == [("rank_0", 0), ("rank_1", 1)]
     for job in found:
-        assert "tf_libra.background_jobs.repeat" in job["command"]
+        assert "tf_libra.background_jobs.step_counter" in job["command"]
         assert 0 < job["share_of_steps"] < 1
         assert job["max_slowdown"] == 0.5
 
@@ -71,14 +71,14 @@ def test_two_concurrent_jobs_are_rejected(background_jobs: Job) -> None:
 
 def test_example_trains_in_bursts_with_a_background_job(run_job: Callable[..., Job]) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "burst_digits.py"
-    output = run_job(str(example), 2, "--epochs=3", meet=launched).output(0)
+    output = run_job(str(example), 2, "--epochs=3", launcher=launched).output(0)
     assert "a burst plan under deeppool, amplification at most 1.5" in output
     assert re.search(r"measured iteration: .*\npredicted iteration: ", output)
     assert re.search("ran (during|in the gaps of) .* of the settled steps", output)
     assert "test accuracy: " in output
 
 
-def test_what_is_given_has_to_be_a_job() -> None:
+def test_invalid_background_job_is_rejected() -> None:
     for step, message in (
         ("", "step must be a command line"),
         ("'unclosed", "step must be a command line"),
@@ -120,5 +120,5 @@ def test_requested_values_have_limits() -> None:
     }
     found = manager.from_environment(environment)
     assert found is not None
-    assert found.pacing.max_slowdown == 0.2
+    assert found.throttle.max_slowdown == 0.2
     assert "'python other.py --fast'" in found.describe()

@@ -131,7 +131,7 @@ def test_a_command_that_is_killed_is_known_by_its_signal() -> None:
         assert process.status == -number
 
 
-def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
+def test_job_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
     path = tmp_path / "count"
     start = (
         "import sys, time\n"
@@ -151,7 +151,7 @@ def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("who", ["owner", "thread", "supervisor"])
-def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> None:
+def test_children_of_a_command_end_with_it(who: str, is_paused: bool) -> None:
     """The owner is killed, or the thread that has started it ends, or its parent process ends."""
     start = (
         "import sys, threading\n"
@@ -213,7 +213,7 @@ def test_how_it_has_ended_is_known(tmp_path: Path) -> None:
         BackgroundProcess([])
 
 
-def test_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
+def test_job_has_the_requested_environment(tmp_path: Path) -> None:
     path = tmp_path / "report"
     write = f"import os; open({str(path)!r}, 'w').write(os.environ['WHO'])"
     environment = {**os.environ, "WHO": "background"}

@@ -30,13 +30,13 @@ def test_a_command_has_the_policy_from_its_first_instruction() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "True")
 
 
-def test_it_does_not_begin_once_who_wanted_it_is_gone() -> None:
+def test_job_does_not_begin_once_its_starter_has_ended() -> None:
     done = run(os.getpid() + 10**7, sys.executable, "-c", "print('begun')")
     assert (done.returncode, done.stdout) == (1, "")
 
 
 @pytest.mark.parametrize("command", ["/absent/command", "/etc/hostname"])
-def test_what_cannot_be_run_is_said_as_shells_do(command: str) -> None:
+def test_command_that_cannot_run_exits_as_in_a_shell(command: str) -> None:
     done = run(os.getpid(), command)
     assert done.returncode == 127
     assert f"tf-libra: cannot run '{command}': " in done.stderr

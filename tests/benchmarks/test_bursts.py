@@ -29,7 +29,7 @@ def test_ways_are_compared_with_the_same_training_alone_and_with_all_that_there_
         name: way(2 * measurement["step_seconds"], measurement["background_per_second"] / 2)
         for name, measurement in measurements.items()
     }
-    found = bursts.judged([measurements, slow, measurements])
+    found = bursts.evaluate([measurements, slow, measurements])
     assert found["static partition"]["capacity"] == pytest.approx(0.5 + 0.5)
     assert found["data parallel"]["capacity"] == pytest.approx(1.0)
     assert found["bursts, background"]["slowdown"] == pytest.approx(0.2)

@@ -112,7 +112,7 @@ def test_connections_are_limited_each(make_cluster: Callable[..., Cluster]) -> N
     assert names_of(os.getpid()) == set()
 
 
-def test_hosts_meet_over_their_links_alone(make_cluster: Callable[..., Cluster]) -> None:
+def test_hosts_connect_over_their_links_alone(make_cluster: Callable[..., Cluster]) -> None:
     with make_cluster(2, "800mbit") as cluster:
         first, second = cluster.hosts
         receiver = cluster.popen(

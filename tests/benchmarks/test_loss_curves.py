@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import loss_curves
 from benchmarks.jobs.loss_curves import FORMATS, TRAININGS
-from tf_libra.simulation.viz import figure_io
+from tf_libra.simulation.timeline_plot import save
 
 CURVES = [[4.0] * 18 + [1.0, 3.0], [4.0] * 18 + [2.0, 6.0]]
 LOSSES = {"one": dict.fromkeys(FORMATS, CURVES), "two": dict.fromkeys(FORMATS, CURVES)}
@@ -22,7 +22,7 @@ def test_table_has_the_mean_of_the_last_losses() -> None:
 
 def test_picture_names_every_format(tmp_path: Path) -> None:
     path = tmp_path / "losses.svg"
-    figure_io.save(loss_curves.plot(LOSSES), path, salt="test")
+    save(loss_curves.plot(LOSSES), path, salt="test")
     text = path.read_text()
     assert all(name in text for name in [*FORMATS, *LOSSES])
 

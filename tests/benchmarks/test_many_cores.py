@@ -37,7 +37,7 @@ def test_every_case_is_measured_with_both_optimizers_and_predicted() -> None:
     assert len({case.name for case, _ in found}) == 2 * 3 * 2
 
 
-def test_budget_leaves_out_what_would_not_end_in_time_and_keeps_the_rest() -> None:
+def test_budget_leaves_out_cases_that_would_not_end_in_time() -> None:
     now = [100.0]
     saved: dict[tuple[Case, str], dict[str, Any]] = {}
     wanted = [
@@ -97,7 +97,7 @@ def test_curves_and_steps_of_a_result_stand_in_the_page() -> None:
     }
     errors = {"median_error": 0.011, "worst_error": 0.02, "bias": -0.01, "rank_correlation": 1.0}
     truth = HERE | {"step": errors, "backward": errors, "noise": 0.01, "curves": found}
-    result = {"sgd": outcome.kept("sgd", document), "truth": truth}
+    result = {"sgd": outcome.summarize("sgd", document), "truth": truth}
     assert result["sgd"]["best"] == "wfbp"
     assert result["sgd"]["ratios"]["wfbp"]["libra"]["median"] == pytest.approx(1.5)
     [page] = outcome.blocks({"cases": {"a case": result}, "notes": ["a note"]}).values()

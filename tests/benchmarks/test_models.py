@@ -61,7 +61,7 @@ def test_function_of_a_file(tmp_path: Path) -> None:
         (f"{Path(__file__).parent}:build", "must name a Python file"),
     ],
 )
-def test_what_is_no_model(model: str, message: str) -> None:
+def test_invalid_model_is_rejected(model: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.find(model)
 
@@ -84,7 +84,7 @@ def test_functions_that_return_something_else(tmp_path: Path, returned: str, mes
         models.build(f"{file}:build")
 
 
-def test_what_only_starts_workers_needs_no_tensorflow() -> None:
+def test_launching_process_needs_no_tensorflow() -> None:
     """Its import takes longer than an error for a wrong flag, and the workers import it again."""
     code = (
         "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"

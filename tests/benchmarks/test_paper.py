@@ -35,7 +35,7 @@ def small(name="Small", library_threads=4):
     )
 
 
-def test_of_libra_says_what_the_paper_says():
+def test_evaluation_of_libra_matches_the_paper():
     found = parameters.of_libra()
     assert [w.batch for w in found.workloads] == [32, 32, 128, 32]
     for workload in found.workloads:
@@ -52,7 +52,7 @@ def test_of_libra_says_what_the_paper_says():
     assert found.chunks == 150
 
 
-def test_of_asc_wfbp_has_the_times_that_the_paper_gives():
+def test_asc_wfbp_has_the_times_of_the_paper():
     [resnet] = [w for w in parameters.of_asc_wfbp() if w.name == "ResNet-152"]
     assert resnet.forward_seconds == pytest.approx(0.091, rel=0.01)
     assert float(resnet.profile.compute_after[0]) == pytest.approx(0.182, rel=0.01)

@@ -199,9 +199,9 @@ def test_only_the_benchmarks_that_are_named_are_run(monkeypatch: pytest.MonkeyPa
         (["one_worker"], ["one_worker"]),
         (["wire"], ["step_time", "wire"]),
     ):
-        given = copy.deepcopy(performance.FLAGS)
-        given([performance.__name__, f"--benchmarks={','.join(benchmarks)}"])
-        monkeypatch.setattr(performance, "FLAGS", given)
+        copied = copy.deepcopy(performance.FLAGS)
+        copied([performance.__name__, f"--benchmarks={','.join(benchmarks)}"])
+        monkeypatch.setattr(performance, "FLAGS", copied)
         assert performance._missing(commands, {}) == expected
         results: dict[str, Any] = {name: {} for name in commands}
         assert performance._missing(commands, results) == []
@@ -209,7 +209,7 @@ def test_only_the_benchmarks_that_are_named_are_run(monkeypatch: pytest.MonkeyPa
         copy.deepcopy(performance.FLAGS)([performance.__name__, "--benchmarks=two_workers"])
 
 
-def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
+def test_document_is_filled_in_from_saved_results(tmp_path: Path) -> None:
     """With no time left nothing is measured."""
     json_path, page = tmp_path / "kept.json", tmp_path / "page.md"
     first = next(cases.all_cases()).name

@@ -17,7 +17,7 @@ SECONDS = {
 
 
 def test_stages_are_compared_with_each_strategy_and_with_what_was_predicted() -> None:
-    found = pipelines.judged(["horovod", "libra"], SECONDS, PLAN)
+    found = pipelines.evaluate(["horovod", "libra"], SECONDS, PLAN)
     assert found["stages"] == 2
     assert found["measured_over_predicted"]["median"] == pytest.approx(1.25)
     assert found["ratios"]["spp/horovod"]["median"] == pytest.approx(0.5)
@@ -34,10 +34,10 @@ def test_stages_are_compared_with_each_strategy_and_with_what_was_predicted() ->
 
 def test_one_worker_is_compared_and_is_no_data_parallel_strategy() -> None:
     seconds = SECONDS | {"one-worker": [0.1, 0.1, 0.1]}
-    found = pipelines.judged(["one-worker", "libra"], seconds, PLAN)
+    found = pipelines.evaluate(["one-worker", "libra"], seconds, PLAN)
     assert found["ratios"]["spp/one-worker"]["median"] == pytest.approx(2.5)
     assert found["best"] == "libra"
-    assert pipelines.judged(["one-worker"], seconds, PLAN)["best"] == "one-worker"
+    assert pipelines.evaluate(["one-worker"], seconds, PLAN)["best"] == "one-worker"
 
 
 @pytest.mark.parametrize(

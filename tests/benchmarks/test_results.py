@@ -63,7 +63,7 @@ def test_table_has_a_row_per_strategy_and_a_column_per_baseline() -> None:
     assert "|" not in plain and "0.750 (0.550 to 1.750)" in plain
 
 
-def test_table_says_who_planned_if_it_was_another_strategy() -> None:
+def test_table_names_another_planning_strategy() -> None:
     row = results.table(document("mg-wfbp"), markdown=False).splitlines()[-1]
     assert row.startswith("libra (plan by mg-wfbp)  ")
 

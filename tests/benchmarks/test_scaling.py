@@ -28,7 +28,7 @@ def test_no_rank_is_faster_than_its_work(num_ranks: int, per_peer: float, num_co
     assert scaling.fitted(measured, num_cores) == pytest.approx(per_peer)
 
 
-def test_few_ranks_meet_as_by_hand() -> None:
+def test_simulated_seconds_of_few_ranks_match_a_count_by_hand() -> None:
     assert simulated_seconds(1, 0.5, 1) == 0.0
     assert simulated_seconds(2, 0.5, 2) == 1.0  # one calls, the other accepts
     # Both call rank 0, which accepts rank 1 and then rank 2; that calls rank 1, which accepts.
@@ -49,7 +49,7 @@ def test_ranks_call_as_many_at_a_time_as_in_the_engine() -> None:
     assert "std::min(kMaxConnecting, options_.rank / 2)" in source
 
 
-def test_what_grows_by_rank_is_continued() -> None:
+def test_growth_by_rank_is_extrapolated() -> None:
     jobs = [Measured(n, 1.0, 1.0, 1.0, 3 + 4 * n, 1000 * n, 0.1) for n in (16, 64, 256)]
     assert scaling.continued(jobs, "descriptors", 2048) == pytest.approx(3 + 4 * 2048)
     text = scaling.table(jobs, num_cores=2, simulated_ranks=[300])
@@ -64,7 +64,7 @@ def built_programs() -> Path:
 @pytest.mark.parametrize(
     ("host", "num_ranks", "num_lanes"), [("127.0.0.1", 64, 1), ("unix:", 8, 2)]
 )
-def test_real_ranks_meet_agree_and_all_reduce(
+def test_real_ranks_connect_agree_and_all_reduce(
     built_programs: Path, host: str, num_ranks: int, num_lanes: int
 ) -> None:
     found = scaling.measure(built_programs, num_ranks, num_lanes, host)

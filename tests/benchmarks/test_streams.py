@@ -34,7 +34,7 @@ def measured(auto: float = 0.2) -> dict[str, Any]:
 
 
 def test_the_best_is_a_single_strategy_of_its_own() -> None:
-    summary = outcome.kept(measured())
+    summary = outcome.summarize(measured())
     assert summary["best"] == "libra"
     assert summary["auto_to_best"]["median"] == pytest.approx(1.0)
     assert summary["to_horovod"]["aiacc"]["median"] == pytest.approx(0.625)
@@ -55,8 +55,8 @@ def test_every_case_has_a_command_that_is_understood_and_rows() -> None:
         strategies = case.command(50)[-1]
         assert step_time._are_strategies(strategies.partition("=")[2].split(","))
     summaries = {case.name: {} for case in every} | {
-        every[0].name: outcome.kept(measured()),
-        every[1].name: outcome.kept(measured(auto=0.21)),
+        every[0].name: outcome.summarize(measured()),
+        every[1].name: outcome.summarize(measured(auto=0.21)),
     }
     machine = {"cpu": "a CPU", "cores": 2, "kernel": "6"}
     blocks = outcome.blocks({"cases": summaries, "machine": machine, "versions": {"numpy": "2"}})
@@ -77,13 +77,13 @@ def test_every_case_has_a_command_that_is_understood_and_rows() -> None:
     assert f"a CPU, 2 cores, Linux 6; numpy 2 (on it: {every[1].name})" in blocks["streams_machine"]
 
 
-def test_tables_are_filled_in_from_what_is_kept(tmp_path: Path) -> None:
+def test_tables_are_filled_in_from_saved_results(tmp_path: Path) -> None:
     """With no time left nothing is measured."""
     json_path, page = tmp_path / "kept.json", tmp_path / "page.md"
     page.write_text((ROOT / "docs" / "benchmarks.md").read_text())
     machine = {"cpu": "a CPU", "cores": 2, "kernel": "6"}
     first = next(cases.all_cases()).name
-    document = {"cases": {first: outcome.kept(measured())}, "machine": machine, "versions": {}}
+    document = {"cases": {first: outcome.summarize(measured())}, "machine": machine, "versions": {}}
     json_path.write_text(json.dumps(document))
     command = [
         sys.executable,

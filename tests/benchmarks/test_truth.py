@@ -46,7 +46,7 @@ def test_errors_are_of_medians_and_noise_of_halves() -> None:
         measured([2.0, 2.0, 2.2, 2.2], 2.1, [1.0, 1.1, 9.0]),
         measured([4.0, 4.0, 4.0, 4.0], 3.0, []),
     ]
-    found = truth.judged(plans)
+    found = truth.evaluate(plans)
     assert found["step"]["median_error"] == pytest.approx(0.1)
     assert found["step"]["worst_error"] == pytest.approx(0.25)
     assert found["step"]["bias"] == pytest.approx(0)
@@ -59,8 +59,8 @@ def test_errors_are_of_medians_and_noise_of_halves() -> None:
     assert found["noise"] == pytest.approx(0.2 / 2.1)
 
 
-def test_what_could_not_be_measured_has_no_errors() -> None:
-    found = truth.judged([measured([1.0, 1.0], 1.0, [])] * 2)
+def test_unmeasured_case_has_no_errors() -> None:
+    found = truth.evaluate([measured([1.0, 1.0], 1.0, [])] * 2)
     assert found["backward"] == dict.fromkeys(
         ("median_error", "worst_error", "bias", "rank_correlation")
     )
@@ -75,14 +75,14 @@ def test_an_all_reduce_counts_where_most_of_it_ran() -> None:
         all_reduce(0.0, 2.0, 2.0, noise=0.2),
         all_reduce(0.6, 0.4, 2.0),
     ]
-    found = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]
+    found = truth.evaluate([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]
     assert found["alone"]["count"] == 3
     assert found["alone"]["median_error"] == pytest.approx(0.1)
     assert found["alone"]["bias"] == pytest.approx(0.0)
     assert found["alone"]["noise"] == pytest.approx(0.2)
     assert found["overlapped"]["count"] == 1
     assert found["overlapped"]["bias"] == pytest.approx(1.0)
-    none = truth.judged([measured([1.0, 1.0], 1.0, [])])["all_reduce"]
+    none = truth.evaluate([measured([1.0, 1.0], 1.0, [])])["all_reduce"]
     assert none["alone"] == {
         "count": 0,
         "median_error": None,
@@ -99,12 +99,12 @@ def test_hindsight_error_is_of_a_line_over_bytes() -> None:
         num_bytes = 10_000 * 2**index
         seconds = (1e-4 + 1e-9 * num_bytes) * (10 if index in (1, 4, 5, 8) else 1)
         plan["all_reduces"].append(all_reduce(0.0, seconds, 2 * seconds) | {"num_bytes": num_bytes})
-    alone = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
+    alone = truth.evaluate([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
     assert alone["median_error"] == pytest.approx(1.0)
     assert alone["hindsight_error"] < 0.02
     for row in plan["all_reduces"][::2]:
         row["exclusive_seconds"] *= 3
-    alone = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
+    alone = truth.evaluate([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
     assert alone["hindsight_error"] > 0.2
 
 

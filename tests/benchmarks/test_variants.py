@@ -39,7 +39,7 @@ def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
         ("libra:zero_blocks=maybe", "zero_blocks must be omit or send"),
     ],
 )
-def test_what_makes_no_strategy_is_named(text: str, message: str) -> None:
+def test_invalid_variant_is_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         variants.strategy_of(text)
 

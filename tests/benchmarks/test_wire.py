@@ -43,7 +43,7 @@ def test_moves_what_an_all_reduce_moves(tmp_path: Path) -> None:
     assert f"congestion control {settings['congestion_control']}" in done.stdout
 
 
-def test_what_was_measured_of_another_job_is_rejected(tmp_path: Path) -> None:
+def test_measurements_of_another_job_are_rejected(tmp_path: Path) -> None:
     before = tmp_path / "step_time.json"
     settings = {"np": 2, "network": "one host", "model": "mlp", "pinned": True}
     before.write_text(json.dumps({"strategies": {"none": {}, "horovod": {}}, "settings": settings}))
@@ -58,11 +58,11 @@ def test_what_was_measured_of_another_job_is_rejected(tmp_path: Path) -> None:
 def test_shares_are_of_what_horovod_loses_to_the_limit() -> None:
     seconds = {"none": 0.1, "horovod": 0.2, "libra": 0.14, "wfbp": 0.22}
     strategies = {name: {"median_seconds": value} for name, value in seconds.items()}
-    found = wire.judged(0.02, strategies)
+    found = wire.evaluate(0.02, strategies)
     assert found["limit_seconds"] == pytest.approx(0.12)
     assert found["shares"] == pytest.approx({"libra": 0.75, "wfbp": -0.25})
 
 
 def test_nothing_is_to_be_won_where_horovod_is_at_the_limit() -> None:
     strategies = {name: {"median_seconds": 0.1} for name in ("none", "horovod", "libra")}
-    assert wire.judged(0.02, strategies)["shares"] is None
+    assert wire.evaluate(0.02, strategies)["shares"] is None

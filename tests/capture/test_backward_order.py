@@ -22,7 +22,7 @@ def test_the_longest_chain_of_ops_decides() -> None:
     assert found[0] == [30, 20, 10]
 
 
-def test_of_equals_the_later_variable_comes_first() -> None:
+def test_later_variable_comes_first_among_equals() -> None:
     found: list[list[int]] = []
 
     @tf.function
@@ -45,7 +45,7 @@ class Names:
         self.taken.append(NamedGradient(unique_name(name, kind, self.taken), graph, kind))
 
     @property
-    def given(self) -> list[str]:
+    def assigned(self) -> list[str]:
         return [gradient.name for gradient in self.taken]
 
 
@@ -58,7 +58,7 @@ def test_other_gradients_of_a_name_are_numbered() -> None:
             names.give(name)
 
     step()
-    assert names.given == ["w", "w#1", "b", "w#2"]
+    assert names.assigned == ["w", "w#1", "b", "w#2"]
 
 
 def test_branches_of_which_one_runs_share_names() -> None:
@@ -74,7 +74,7 @@ def test_branches_of_which_one_runs_share_names() -> None:
         tf.cond(x > 0, lambda: branch("a"), lambda: branch("b"))  # another choice, another kind
 
     step(tf.constant(1.0))
-    assert names.given == ["w", "w", "w#1", "w#2"]
+    assert names.assigned == ["w", "w", "w#1", "w#2"]
 
 
 def test_traces_of_one_function_share_names() -> None:
@@ -92,4 +92,4 @@ def test_traces_of_one_function_share_names() -> None:
         names.give("w")
 
     step()
-    assert names.given == ["w", "w", "w#1"]
+    assert names.assigned == ["w", "w", "w#1"]

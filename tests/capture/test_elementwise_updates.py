@@ -38,7 +38,7 @@ def find(
     specs = {name: tf.TensorSpec(shape) for name, shape in SHAPES.items()}
     graph = tf.function(step).get_concrete_function(specs).graph
     index = {id(variable.handle): i for i, variable in enumerate(variables)}
-    place = {
+    position = {
         inner.op.name: index[id(outer)] for outer, inner in graph.captures if id(outer) in index
     }
     names = [tensor.op.name for tensor in graph.inputs]
@@ -47,12 +47,12 @@ def find(
     return {
         analysis.gradient: WeightUpdate(
             analysis.gradient,
-            tuple(sorted(place[names[i]] for i in analysis.variables)),
+            tuple(sorted(position[names[i]] for i in analysis.variables)),
             analysis.mixed_by,
             analysis.readers,
-            {place[names[i]]: readers for i, readers in analysis.variable_readers.items()},
+            {position[names[i]]: readers for i, readers in analysis.variable_readers.items()},
             analysis.sums,
-            {place[names[i]]: sums for i, sums in analysis.variable_sums.items()},
+            {position[names[i]]: sums for i, sums in analysis.variable_sums.items()},
         )
         for analysis in found
     }

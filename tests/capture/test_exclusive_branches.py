@@ -61,14 +61,14 @@ def twice_in_a_branch(weight: tf.Variable, inputs: tf.Tensor) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_excludes_each_other_is_one_gradient(step: Any, names: list[str]) -> None:
+def test_exclusive_branches_are_one_gradient(step: Any, names: list[str]) -> None:
     weight, traces = tf.Variable(1.0, name="weight"), Traces()
     call = instrumented_function.InstrumentedFunction(lambda x: step(weight, x), traces.add)
     assert set(all_reduces(call.get_concrete_function(INPUTS))) == set(names)
     assert traces.names() == names
 
 
-def test_what_differs_in_shape_is_not_one_gradient() -> None:
+def test_branches_of_unequal_shape_are_two_gradients() -> None:
     small, large = tf.Variable(1.0, name="weight"), tf.Variable(tf.ones([2, 4]), name="weight")
     traces = Traces()
 

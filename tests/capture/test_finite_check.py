@@ -22,12 +22,12 @@ def watched(
     def sparse(value: Any) -> Any:
         return tf.IndexedSlices(tf.reshape(value, [1, 1]), tf.constant([0]))
 
-    def given(values: Any) -> list[Any]:
+    def tensors_of(values: Any) -> list[Any]:
         return [values[0], sparse(values[1]), values[2]]
 
     @tf.function
     def step(local: Any, reduced: Any) -> None:
-        watch.add_to_graph(NAMES, given(local), given(reduced))
+        watch.add_to_graph(NAMES, tensors_of(local), tensors_of(reduced))
 
     return step(*[tf.unstack(tf.constant(part)) for part in (local, reduced or local)])
 
@@ -51,13 +51,13 @@ def test_the_first_local_culprit_is_reported_once(index: int, value: float) -> N
     assert watch.take() == (False, "")
 
 
-def test_what_only_another_rank_had_is_found_in_the_average() -> None:
+def test_invalid_value_of_another_rank_is_found_in_the_average() -> None:
     watch = finite_check.FiniteCheck()
     watched(watch, [1.0, 2.0, 3.0], [1.0, np.nan, 3.0])
     assert watch.take() == (True, "")
 
 
-def test_what_another_average_hides_does_not_count() -> None:
+def test_invalid_value_that_another_average_hides_does_not_count() -> None:
     """A local overflow that is in no average, such as a gradient that another rank has not."""
     watch = finite_check.FiniteCheck()
     watched(watch, [np.inf, 2.0, 3.0], [1.0, 2.0, 3.0])

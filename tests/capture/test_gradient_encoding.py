@@ -50,7 +50,7 @@ def test_real_gradients_are_as_they_are() -> None:
     assert as_real(gradient) is gradient
 
 
-def test_what_is_all_reduced_of_complex_weights_is_real() -> None:
+def test_gradients_of_complex_weights_are_all_reduced_as_real_numbers() -> None:
     wave = tf.Variable(numbers(4, 4), name="wave")
 
     def step(inputs: Any) -> Any:

@@ -55,7 +55,7 @@ def test_a_persistent_tape_that_differentiates_its_own_gradient_is_rejected() ->
 
 
 @pytest.mark.parametrize("differentiate", ["gradient", "jacobian", "function"])
-def test_what_is_differentiated_again_is_found_in_functions_and_loops(differentiate: str) -> None:
+def test_higher_order_gradients_are_found_in_functions_and_loops(differentiate: str) -> None:
     layers = chain()
 
     @tf.function

@@ -139,13 +139,17 @@ def check_unplanned(job: Job, case: str, rank: int, why: str) -> None:
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", UNPLANNED)
-def test_what_no_plan_can_be_about_stays_with_horovod(scripts: Job, case: str, rank: int) -> None:
+def test_reductions_that_no_plan_can_include_stay_with_horovod(
+    scripts: Job, case: str, rank: int
+) -> None:
     check_unplanned(scripts, case, rank, UNPLANNED[case])
 
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", UNPLANNED_WITH_TF_KERAS)
-def test_what_stays_with_horovod_with_keras_2(tf_keras_scripts: Job, case: str, rank: int) -> None:
+def test_reductions_that_stay_with_horovod_under_keras_2(
+    tf_keras_scripts: Job, case: str, rank: int
+) -> None:
     check_unplanned(tf_keras_scripts, case, rank, UNPLANNED_WITH_TF_KERAS[case])
 
 

@@ -110,7 +110,7 @@ def test_autograph_stays_off_where_the_user_switched_it_off() -> None:
         call.get_concrete_function(INPUTS)
 
 
-def test_options_of_the_users_function_are_kept() -> None:
+def test_options_of_the_users_function_stay() -> None:
     traces = Traces()
     signature = [tf.TensorSpec([None, 4], name="x")]
     call = instrumented_function.InstrumentedFunction(
@@ -347,7 +347,7 @@ def test_every_object_whose_method_it_is_makes_its_own_variables(signature: Any)
     assert len(traces.marked) == call.experimental_get_tracing_count() == 4
 
 
-def test_tracing_a_method_keeps_no_object_alive() -> None:
+def test_traced_object_can_be_freed() -> None:
     call, lazy = lazy_step(Traces()), Lazy("gone")
     call.get_concrete_function(lazy, INPUTS)
     gone = weakref.ref(lazy)

@@ -16,7 +16,7 @@ DENSE = ["b2", "w2", "b1", "w1", "b0", "w0"]
 
 @pytest.fixture(scope="module")
 def job(run_job: Callable[..., Job]) -> Job:
-    return run_job("multi_worker.py", 2, meet=under_tf_config)
+    return run_job("multi_worker.py", 2, launcher=under_tf_config)
 
 
 def check_weights(job: Job, case: str, num_trained: int | None = None) -> None:
@@ -55,7 +55,7 @@ def test_step_trains_as_under_the_plain_strategy_and_a_plan(job: Job, case: str)
         assert sorted(planned(job, case, rank)) == sorted(DENSE)
 
 
-def test_given_plan_is_the_one_in_force(job: Job) -> None:
+def test_user_provided_plan_is_active(job: Job) -> None:
     plan = Plan.from_json(job.value("under_a_given_plan", 1)["plan"])
     assert [group.num_threads for group in plan.groups] == [1, 3]
     assert list(plan.tensor_names) == DENSE
@@ -127,7 +127,7 @@ def test_several_replicas_in_a_worker_are_rejected() -> None:
 
 def test_example_trains(run_job: Callable[..., Job]) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "multi_worker_digits.py"
-    output = run_job(str(example), 2, "--epochs=2", meet=under_tf_config).output(0)
+    output = run_job(str(example), 2, "--epochs=2", launcher=under_tf_config).output(0)
     assert "accuracy" in output
 
 
@@ -146,7 +146,7 @@ def test_checkpoint_brings_back_what_was(job: Job) -> None:
         ("joined", ["join: MultiWorkerMirroredStrategy", "equally many batches"]),
     ],
 )
-def test_what_cannot_be_is_rejected_by_name_on_every_rank(
+def test_unsupported_step_is_rejected_by_name_on_every_rank(
     job: Job, case: str, words: list[str]
 ) -> None:
     for rank in range(2):

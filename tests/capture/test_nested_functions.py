@@ -76,7 +76,7 @@ MADE = {
 
 @pytest.mark.parametrize("function", MADE, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("nested", [False, True])
-def test_what_a_function_brings(function: Callable[..., Any], nested: bool) -> None:
+def test_gradients_of_a_nested_function(function: Callable[..., Any], nested: bool) -> None:
     layers = chain()
     inner = tf.function(lambda inputs: function(layers, inputs))
     outer = tf.function(lambda inputs: inner(inputs)) if nested else inner
@@ -113,7 +113,7 @@ def test_a_function_made_in_the_step_brings_nothing_that_is_not_averaged() -> No
     assert len(found) == len(layers)
 
 
-def test_what_is_marked_outside_of_any_function_is_no_part_of_later_traces() -> None:
+def test_gradients_outside_of_functions_are_no_part_of_later_traces() -> None:
     with intercept_gradients("step"):
         pass
     test_a_step_that_calls_one_is_rejected_or_not(updates)

@@ -195,7 +195,7 @@ def test_an_update_is_found_outside_of_the_function_that_asks() -> None:
         traced(wrong)
 
 
-def test_what_the_script_averages_is_planned() -> None:
+def test_averages_of_the_script_are_planned() -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> None:
@@ -270,7 +270,7 @@ def test_vectorized_map_nothing_inside_is_averaged(in_a_function: bool) -> None:
     assert trace.jacobians == (("layer0",) if in_a_function else ("layer0", "layer1"))
 
 
-def test_what_has_nothing_to_do_with_gradients_is_no_concern() -> None:
+def test_loops_without_gradients_stay_unchanged() -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> Any:
@@ -300,7 +300,7 @@ def test_vectorized_map_an_update_with_what_is_not_averaged_is_rejected() -> Non
 
 
 @pytest.mark.parametrize("in_a_function", [False, True])
-def test_what_the_script_averages_is_all_reduced_once(in_a_function: bool) -> None:
+def test_averages_of_the_script_are_all_reduced_once(in_a_function: bool) -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> None:

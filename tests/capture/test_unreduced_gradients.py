@@ -99,7 +99,7 @@ def test_unaveraged_values_update_no_weight(update: Callable[..., None]) -> None
         traced(step)
 
 
-def test_what_was_summed_over_calls_updates_no_weight() -> None:
+def test_sums_over_calls_update_no_weight() -> None:
     layers = chain()
     total = tf.Variable(tf.zeros([4, 4]), trainable=False)
 
@@ -161,7 +161,7 @@ steepness = tf.Variable(0.0)
 
 
 @pytest.mark.parametrize("update", [averaged_by_horovod, chained, adversary, penalty, counted])
-def test_what_is_averaged_or_another_variables_is_left_alone(
+def test_averaged_and_other_gradients_stay_unchanged(
     update: Callable[..., None],
 ) -> None:
     layers = chain()

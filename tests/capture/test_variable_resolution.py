@@ -54,7 +54,9 @@ def moved_by_averages(layers: Layers, inputs: Any, by: Any) -> Any:
 @pytest.mark.parametrize(
     "step", [read, as_tensors, in_half_precision, in_a_function, read_outside_of_the_function]
 )
-def test_what_was_read_is_averaged_under_its_variables_name(step: Callable[..., Any]) -> None:
+def test_gradient_of_a_read_value_is_averaged_under_its_variables_name(
+    step: Callable[..., Any],
+) -> None:
     layers = chain()
     _, found = traced(lambda inputs: step(layers, inputs))
     assert sorted(found) == EACH
@@ -138,7 +140,7 @@ BUFFER = tf.Variable(tf.ones([4, 4]), trainable=False, name="buffer")
 @pytest.mark.parametrize(
     "make", [activations, noise, rows_for_each_example, of_a_variable_that_is_not_trained, zeros]
 )
-def test_what_may_be_a_ranks_own_is_left_alone(make: Callable[..., Any]) -> None:
+def test_values_that_may_be_rank_local_stay_unchanged(make: Callable[..., Any]) -> None:
     layers = chain()
 
     def step(inputs: Any) -> Any:
@@ -152,7 +154,7 @@ def test_what_may_be_a_ranks_own_is_left_alone(make: Callable[..., Any]) -> None
     assert sorted(found) == EACH[1:]
 
 
-def test_what_was_read_and_is_differentiated_again_is_rejected_like_a_variable() -> None:
+def test_second_derivative_of_a_read_value_is_rejected_like_that_of_a_variable() -> None:
     layers = chain()
 
     def step(inputs: Any) -> Any:
@@ -165,7 +167,7 @@ def test_what_was_read_and_is_differentiated_again_is_rejected_like_a_variable()
         traced(step)
 
 
-def test_what_is_computed_while_the_step_is_traced_is_no_part_of_it() -> None:
+def test_eager_computation_during_tracing_is_no_part_of_the_step() -> None:
     layers = chain()
 
     def step(inputs: Any) -> Any:

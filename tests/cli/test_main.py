@@ -12,8 +12,7 @@ import pytest
 import tf_libra
 from tf_libra import strategies
 from tf_libra.cli import main
-from tf_libra.cost_model.fit_quality import Evidence
-from tf_libra.cost_model.serialization import encode_cost_model
+from tf_libra.cost_model.fit_quality import Evidence, encode_cost_model
 from tf_libra.internal import formatting
 from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
 
@@ -111,12 +110,12 @@ def test_compare_ends_with_one_worker_if_the_whole_step_is_known(inputs, tmp_pat
     assert "whole_step_seconds" not in out and "rest_seconds" in err
     path = tmp_path / "whole.json"
     path.write_text(dataclasses.replace(PROFILE, rest_seconds=0.01).to_json())
-    given = [
+    flags = [
         f"--profile={path}",
         *(input_ for input_ in inputs if not input_.startswith("--profile")),
     ]
     factors = ["--workers=2", "--batch_factor=3", "--link_factor=4"]
-    assert main(["compare", *given, *factors, "--json"]) == 0
+    assert main(["compare", *flags, *factors, "--json"]) == 0
     rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
     whole = {name: row["whole_step_seconds"] for name, row in rows.items()}
     compute = float(PROFILE.compute_seconds.sum())
@@ -125,7 +124,7 @@ def test_compare_ends_with_one_worker_if_the_whole_step_is_known(inputs, tmp_pat
     plan = tf_libra.make_plan(PROFILE.with_batch(3), cost, "wfbp")
     step = tf_libra.simulate(PROFILE.with_batch(3), plan, cost).step_seconds
     assert whole["wfbp"] == pytest.approx(0.03 + step)
-    assert main(["compare", *given]) == 0
+    assert main(["compare", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "whole step" in lines[0] and lines[-1].startswith("one worker")
 
@@ -160,16 +159,16 @@ def test_simulate_has_backward_and_step_seconds(inputs, tmp_path, capsys):
     )
     path = tmp_path / "with_updates.json"
     path.write_text(profile.to_json())
-    given = [
+    flags = [
         f"--profile={path}",
         *(input_ for input_ in inputs if not input_.startswith("--profile")),
     ]
-    assert main(["simulate", *given, "--strategy=wfbp", "--json"]) == 0
+    assert main(["simulate", *flags, "--strategy=wfbp", "--json"]) == 0
     [row] = json.loads(capsys.readouterr().out)
     timeline = tf_libra.simulate(profile, tf_libra.make_plan(profile, COST, "wfbp"), COST)
     assert row["backward_seconds"] == timeline.backward_seconds
     assert row["step_seconds"] == timeline.step_seconds > timeline.backward_seconds
-    assert main(["simulate", *given, "--strategy=wfbp"]) == 0
+    assert main(["simulate", *flags, "--strategy=wfbp"]) == 0
     assert formatting.time(timeline.step_seconds) in capsys.readouterr().out
 
 
@@ -353,8 +352,8 @@ def test_reasons_of_an_untrusted_model_have_a_caveat(inputs, tmp_path, capsys):
 
 @pytest.mark.parametrize("command", [["plan"], ["compare"], ["explain", "plan.json"]])
 def test_bad_picture_path_is_an_error_before_planning(command, capsys):
-    given = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
-    assert main([*command, *given]) == 2
+    flags = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
+    assert main([*command, *flags]) == 2
     reported = capsys.readouterr().err
     assert ("plot must end in .svg or .png, got 'x.jpg'" in reported) == (command != ["compare"])
 

@@ -46,17 +46,17 @@ def test_range_of_liveness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tf_libra.Faults(liveness_seconds=5).liveness_seconds == 5
 
 
-@pytest.mark.parametrize("taker", option_groups.PLACES)
+@pytest.mark.parametrize("taker", option_groups.REPLACEMENTS)
 def test_misplaced_argument_is_an_error_with_its_place(taker: str) -> None:
     takers: dict[str, Any] = {
         "optimize": tf_libra.optimize, "Tuning": tf_libra.Tuning, "Faults": tf_libra.Faults
     }  # fmt: skip
     names = [option.name for option in config.declared() if not option.group]
-    for name, place in option_groups.PLACES[taker].items():
+    for name, replacement in option_groups.REPLACEMENTS[taker].items():
         assert name not in names or taker != "optimize"
         with pytest.raises(TypeError) as caught:
             takers[taker](**{name: 1})
-        assert place in str(caught.value)
+        assert replacement in str(caught.value)
 
 
 def test_unknown_option_is_named() -> None:

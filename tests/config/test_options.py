@@ -25,8 +25,8 @@ PLAN = Plan(
 )
 
 
-def resolved(strategy: Any = "libra", **given: Any) -> config.DataParallelOptions:
-    return config.resolve({"strategy": strategy, **given})
+def resolved(strategy: Any = "libra", **options: Any) -> config.DataParallelOptions:
+    return config.resolve({"strategy": strategy, **options})
 
 
 def test_defaults() -> None:
@@ -42,7 +42,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"strategy": "fastest"}, "^strategy must .*libra.* got 'fastest'"),
         ({"strategy": 3}, "strategy must be a name or an object"),
@@ -100,9 +100,9 @@ def test_defaults() -> None:
         ({"faults": config.Tuning()}, r"faults must be a tf_libra.Faults, got Tuning\("),
     ],
 )
-def test_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
+def test_names_what_is_wrong(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
-        resolved(**given)
+        resolved(**options)
 
 
 def test_optimize_checks_immediately() -> None:
@@ -134,7 +134,7 @@ def test_lanes_are_the_most_threads_of_the_strategy() -> None:
     assert resolved(strategies.Wfbp(num_threads=3)).num_lanes == 3
 
 
-def test_lanes_are_those_of_a_given_plan() -> None:
+def test_lanes_follow_a_user_provided_plan() -> None:
     assert resolved("libra", plan=PLAN).num_lanes == 3
 
 
@@ -194,7 +194,7 @@ def changed(**fields: Any) -> str:
         (changed(strategy=None), "strategy"),
     ],
 )
-def test_malformed_plan_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_malformed_plan_file_is_rejected(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=message) as caught:
@@ -202,7 +202,7 @@ def test_malformed_plan_file_is_refused(tmp_path: Path, content: str, message: s
     assert str(caught.value).startswith(f"plan: {path}")
 
 
-def test_plan_with_more_threads_than_the_engine_can_give_is_refused(tmp_path: Path) -> None:
+def test_plan_with_more_threads_than_the_engine_has_is_rejected(tmp_path: Path) -> None:
     plan = Plan(
         groups=(TensorGroup(0, 1, 65),),
         tensor_names=("b",),
@@ -216,14 +216,14 @@ def test_plan_with_more_threads_than_the_engine_can_give_is_refused(tmp_path: Pa
         resolved(plan=path)
 
 
-def test_binary_plan_file_is_refused(tmp_path: Path) -> None:
+def test_binary_plan_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(ValueError, match=r"^plan: .*plan\.json"):
         resolved(plan=path)
 
 
-def test_missing_plan_file_is_refused(tmp_path: Path) -> None:
+def test_missing_plan_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^plan: cannot read .*No such file"):
         resolved(plan=tmp_path / "plan.json")
     with pytest.raises(ValueError, match=r"^plan: .*not a file"):
@@ -253,7 +253,7 @@ def test_streams_share_the_lanes_that_there_may_be() -> None:
     assert resolved(many, engine="horovod").strategy == many
 
 
-def test_plan_that_cuts_tensors_is_refused_where_the_engine_cannot(tmp_path: Path) -> None:
+def test_plan_that_splits_tensors_is_rejected_if_the_engine_cannot(tmp_path: Path) -> None:
     groups = (TensorGroup(0, 2, 1, stop_byte=4), TensorGroup(1, 2, 1, start_byte=4))
     plan = Plan(
         groups=groups, tensor_names=("a", "b"), num_bytes=(4, 8), num_workers=2, strategy="by hand"
@@ -265,12 +265,12 @@ def test_plan_that_cuts_tensors_is_refused_where_the_engine_cannot(tmp_path: Pat
     assert resolved(plan=path).plan.cuts_tensors
 
 
-def test_waits_that_overflow_the_clock_are_refused() -> None:
+def test_waits_that_overflow_the_clock_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"timeout_seconds.*1e"):
         resolved(timeout_seconds=1e11)
 
 
-def test_plan_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+def test_plan_file_that_is_too_large_is_rejected_unread(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with path.open("wb") as file:
         os.truncate(file.fileno(), validation.MAX_JSON_CHARACTERS + 1)
@@ -279,12 +279,12 @@ def test_plan_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", [3, 2.5, {"groups": []}, b"plan.json\0", "plan\0.json", []])
-def test_what_is_no_plan_is_refused(plan: Any) -> None:
+def test_value_of_another_type_than_a_plan_is_rejected(plan: Any) -> None:
     with pytest.raises(ValueError, match="plan"):
         resolved(plan=plan)
 
 
-def test_plan_file_that_never_ends_is_refused() -> None:
+def test_plan_file_that_never_ends_is_rejected() -> None:
     with pytest.raises(ValueError, match="plan"):
         resolved(plan="/dev/zero")
 

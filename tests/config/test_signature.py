@@ -63,7 +63,7 @@ def test_help_fits_one_screen() -> None:
     assert len(text.splitlines()) <= 50
 
 
-def test_strategy_alone_may_be_given_by_place() -> None:
+def test_strategy_alone_may_be_positional() -> None:
     kinds = {
         parameter.name: parameter.kind
         for parameter in inspect.signature(optimize).parameters.values()

@@ -23,7 +23,7 @@ PLAN = Plan((TensorGroup(0, 1, 2),), ("w",), (8,), 2, "by hand", dtypes=("float3
         ),
     ],
 )
-def test_seconds_are_given_or_of_the_environment(
+def test_seconds_come_from_the_argument_or_the_environment(
     check: Any, variable: str, default: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(variable, raising=False)
@@ -39,7 +39,7 @@ def test_seconds_are_given_or_of_the_environment(
         check("seconds", None)
 
 
-def test_what_a_value_means_stays_as_it_is() -> None:
+def test_validation_is_idempotent() -> None:
     """Options are checked again where they are combined."""
     for check, given in (
         (validators.check_engine, "lanes"),
@@ -62,7 +62,7 @@ def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
         assert validators.load_plan(given) == PLAN
 
 
-def test_what_is_no_file_of_a_plan_is_said(tmp_path: Path) -> None:
+def test_file_without_a_plan_is_named(tmp_path: Path) -> None:
     text, binary, pipe = (tmp_path / name for name in ("text", "binary", "pipe"))
     text.write_text("{}")
     binary.write_bytes(b"\xff\xfe")

@@ -61,7 +61,7 @@ def test_elastic_reset_is_notified_once(state: elastic.ObjectState) -> None:
     assert listener.num_calls == 2
 
 
-def test_job_is_elastic_while_a_state_is_kept_informed(state: elastic.ObjectState) -> None:
+def test_job_is_elastic_while_a_state_listens(state: elastic.ObjectState) -> None:
     assert horovod_job.is_elastic()
     elastic.notification_manager.remove_listener(state)
     assert not horovod_job.is_elastic()

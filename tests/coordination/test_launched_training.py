@@ -17,7 +17,7 @@ RANKS = [0, 1]
 
 @pytest.fixture(scope="module")
 def trained(run_job: Callable[..., Job]) -> Job:
-    return run_job("launched.py", 2, meet=launched)
+    return run_job("launched.py", 2, launcher=launched)
 
 
 @pytest.mark.parametrize("case", ["hand_written", "in_a_thread", "keras_fit", "pipeline", "burst"])
@@ -111,7 +111,7 @@ def test_ranks_on_two_hosts_train_as_one_process(
             env=env,
             nursery=nursery,
             cluster=cluster,
-            meet=lambda _: contextlib.nullcontext(places),
+            launcher=lambda _: contextlib.nullcontext(places),
         ) as workers:
             workers.wait(DEADLINE_SECONDS)
             job = workers.job()

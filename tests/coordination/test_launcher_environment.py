@@ -202,7 +202,7 @@ def test_other_launchers_that_disagree_are_known(
     assert named == others
 
 
-def test_all_ranks_of_a_slurm_step_meet_at_the_same_ports() -> None:
+def test_all_ranks_of_a_slurm_step_use_the_same_ports() -> None:
     def ports(**env: str) -> tuple[int, int, str]:
         found = detect(SLURM | env)
         assert found is not None

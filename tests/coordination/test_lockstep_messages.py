@@ -122,7 +122,7 @@ def test_every_rank_receives_all_messages(
 
 
 @pytest.mark.parametrize("at", ["idle", "in an exchange", "in a step", "giving up, too"])
-def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
+def test_reason_of_an_abort_reaches_all_ranks(at: str) -> None:
     # Where all give up, no round is held before all have said so.
     with job(3, period=3600 if "too" in at else PERIOD) as workers:
         others: list[Future[Any]] = []
@@ -158,7 +158,7 @@ def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
         assert sorted(rank for rank, _, _ in workers.failed) == [0, 1, 2]
 
 
-def test_rank_whose_step_waits_for_who_waits_here_is_named() -> None:
+def test_rank_whose_step_waits_for_a_rank_that_waits_here_is_named() -> None:
     """Rank 1 has not come to the step that rank 0 executes, and waits for rank 0 elsewhere."""
     with job(2) as workers:
         entered, leave = threading.Event(), threading.Event()
@@ -239,7 +239,7 @@ def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
         leave.set()
 
 
-def test_process_that_answers_no_more_is_given_up(capfd: pytest.CaptureFixture[str]) -> None:
+def test_process_that_stops_answering_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
     collective = Collective(2)  # whose other rank never calls it
     failed: list[tuple[str, bool]] = []
     reported = threading.Event()

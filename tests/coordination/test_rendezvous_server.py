@@ -28,13 +28,13 @@ except Exception as error:
 
 
 @pytest.mark.parametrize(
-    ("places", "text"),
+    ("ranks", "text"),
     [
         ([(0, 3), (1, 3), (1, 3)], "two processes are rank 1"),
         ([(0, 3), (1, 4)], "the world size is 3 on rank 0 and 4 on rank 1"),
     ],
 )
-def test_processes_get_one_error(places: list[tuple[int, int]], text: str) -> None:
+def test_processes_get_one_error(ranks: list[tuple[int, int]], text: str) -> None:
     host, port = split_address(free_addresses(1)[0], "a free address")
     workers = [
         subprocess.Popen(
@@ -45,7 +45,7 @@ def test_processes_get_one_error(places: list[tuple[int, int]], text: str) -> No
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank, size in places
+        for rank, size in ranks
     ]
     errors = [worker.communicate(timeout=2 * SECONDS)[0] for worker in workers]
     assert [error.startswith(f"ValueError {text}") for error in errors] == [True] * len(workers)
@@ -66,12 +66,12 @@ def test_rank_0_gets_the_error_after_the_rank_that_comes_last(
     try:
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(error, 0)
-            launched_job._meeting(replace(place, rank=1)).client(SECONDS)
+            launched_job._rendezvous_link(replace(place, rank=1)).client(SECONDS)
             others = [pool.submit(error, 1), pool.submit(error, 1, local_rank=1)]
             assert all(other.result(SECONDS) for other in others)
             assert not first.done()
             assert error(2) and first.result(SECONDS)
     finally:
-        for meeting in launched_job._meetings().values():
-            meeting.close()
-        launched_job._meetings().clear()
+        for link in launched_job._rendezvous_links().values():
+            link.close()
+        launched_job._rendezvous_links().clear()

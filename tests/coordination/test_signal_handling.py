@@ -80,7 +80,7 @@ def test_call_may_raise(interrupts: Interrupts, ended: threading.Event) -> None:
     assert interrupts.during(deaf(ended)) == "through"
 
 
-def test_who_read_signals_before_still_does(
+def test_previous_reader_of_signals_still_gets_them(
     interrupts: Interrupts, ended: threading.Event, others: socket.socket
 ) -> None:
     for _ in range(2):

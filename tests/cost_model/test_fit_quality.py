@@ -11,7 +11,7 @@ from tf_libra.cost_model import (
     cost_model_from_json,
     evidence_from_json,
 )
-from tf_libra.cost_model.serialization import encode_cost_model
+from tf_libra.cost_model.fit_quality import encode_cost_model
 
 CONTENTION = ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 PROCESSOR = ProcessorModel(2, 1e-4, 1e-9)

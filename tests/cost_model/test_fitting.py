@@ -170,7 +170,7 @@ def test_fit_is_finite_and_positive_for_any_samples(true, threads, count, seed):
     st.integers(0, 9),
     st.sampled_from([0.0, 0.2, 2.0]),
 )
-def test_fit_keeps_assumptions_2_and_3_for_any_samples(true, threads, count, seed, noise):
+def test_fit_satisfies_assumptions_2_and_3_for_any_samples(true, threads, count, seed, noise):
     samples = draw(true.with_workers(3), count, threads, seed, noise)
     result = fit(samples, 3)
     assert reference.obeys_assumptions(result.model, {s.num_threads for s in samples})
@@ -200,7 +200,7 @@ def test_fit_is_closest_model_within_assumptions():
     assert result.median_error < 0.5
 
 
-def test_fit_keeps_hops():
+def test_fit_preserves_hops():
     lanes = dataclasses.replace(TRUE, hops=2).with_workers(4)
     result = fit(draw(lanes, 100, (1, 2, 4)), 4, hops=2)
     assert result.model.hops == 2

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tf_libra import ContentionModel, ProcessorModel
-from tf_libra.cost_model.serialization import cost_model_from_json
+from tf_libra.cost_model.fit_quality import cost_model_from_json
 
 CONTENTION = ContentionModel(4, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 

@@ -53,7 +53,7 @@ def test_document_has_header_and_omits_sparse_defaults() -> None:
     assert Table.from_json(TABLE.to_json()) == TABLE
 
 
-def test_nested_document_keeps_its_header() -> None:
+def test_nested_document_has_its_header() -> None:
     schedule = Schedule(TABLE, ("a note",))
     document = json.loads(schedule.to_json())
     assert document["table"] == TABLE.to_document()

@@ -54,9 +54,7 @@ def test_the_environment_names_a_level(
 @pytest.mark.parametrize(
     ("named", "said"), [("info", ""), ("loud", "TF_LIBRA_LOG_LEVEL must be debug, info, warning")]
 )
-def test_what_names_no_level_is_said(
-    named: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_level_is_logged(named: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(log_utils.LEVEL_VARIABLE, named)
     with fresh_process() as log:
         log.addHandler(logging.StreamHandler(reported := io.StringIO()))
@@ -65,7 +63,7 @@ def test_what_names_no_level_is_said(
     assert bool(reported.getvalue()) == bool(said)
 
 
-def test_what_the_application_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_of_the_application_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(log_utils.LEVEL_VARIABLE, raising=False)
     with fresh_process() as log:
         log.setLevel(logging.ERROR)

@@ -24,8 +24,8 @@ def declared() -> dict[str, int]:
     for header in ("ops/c_api.h", "passes/c_api.h"):
         text = re.sub(r"//.*", "", (ROOT / header).read_text())
         for name, arguments in DECLARATION.findall(text):
-            given = arguments.strip()
-            found[name] = 0 if given in ("", "void") else given.count(",") + 1
+            argument = arguments.strip()
+            found[name] = 0 if argument in ("", "void") else argument.count(",") + 1
     return found
 
 
@@ -57,13 +57,13 @@ def test_it_is_loaded_once() -> None:
     assert callable(native.load().ops.libra_all_reduce)
 
 
-def test_library_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native, "PATH", tmp_path / "_tf_libra.so")
     with pytest.raises(ImportError, match=r"installed.*\(_tf_libra\.so\)"):
         native.load.__wrapped__()
 
 
-def test_library_of_another_tensorflow_is_said(
+def test_library_of_another_tensorflow_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "_tf_libra.so"
@@ -73,7 +73,7 @@ def test_library_of_another_tensorflow_is_said(
         native.load.__wrapped__()
 
 
-def test_arrays_hold_what_they_are_given() -> None:
+def test_arrays_hold_their_input() -> None:
     assert list(native.int_array((3, -1, 2**31 - 1))) == [3, -1, 2**31 - 1]
     texts = native.text_array(["a", "\u00fc/kernel"])
     assert [text.decode() for text in texts] == ["a", "\u00fc/kernel"]
@@ -83,14 +83,18 @@ def test_arrays_hold_what_they_are_given() -> None:
 def test_gradient_of_an_all_reduce_has_the_same_reduction() -> None:
     engine = alone()
     try:
-        given = tf.constant([1.0, -2.0, 4.0])
+        argument = tf.constant([1.0, -2.0, 4.0])
         with tf.GradientTape() as tape:
-            tape.watch(given)
+            tape.watch(argument)
             (reduced,) = native.load().ops.libra_all_reduce(
-                tensors=[given], ends=[], tensor_names=["w"], function="step", reduction="average"
+                tensors=[argument],
+                ends=[],
+                tensor_names=["w"],
+                function="step",
+                reduction="average",
             )
             loss = tf.reduce_sum(reduced**2)
-        np.testing.assert_array_equal(tape.gradient(loss, given), 2 * given)
+        np.testing.assert_array_equal(tape.gradient(loss, argument), 2 * argument)
         assert [r.tensor_names for r in engine.drain_telemetry()] == [("w",), ("w/grad",)]
     finally:
         engine.close()

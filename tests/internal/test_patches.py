@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import chain, loss_of, traced
-from tf_libra.capture import horovod_interception, optimizer_variables
+from tf_libra.capture import horovod_interception, variables
 from tf_libra.capture.gradient_interception import intercept_gradients
 from tf_libra.internal import patches, patching
 from tf_libra.internal.patches import OF_TRACES, TABLE, Patch
@@ -64,7 +64,7 @@ def test_is_put_back(patch: Patch, fails: bool) -> None:
 
 
 @EVERY
-def test_what_others_have_put_there_stays_and_calls_through(patch: Patch) -> None:
+def test_patches_of_other_libraries_stay_and_call_through(patch: Patch) -> None:
     before = standing(patch)
     owner = patch.find_owner()
     calls: list[str] = []
@@ -115,7 +115,7 @@ def test_a_trace_leaves_nothing_replaced(fails: bool) -> None:
         contextlib.suppress(KeyError),
         intercept_gradients("step") as marks,
         horovod_interception.intercept_reductions("step", marks),
-        optimizer_variables.create_outside_trace(),
+        variables.optimizer_variables_outside_trace(),
     ):
         replaced = [standing(patch) for patch in TABLE]
         if fails:

@@ -19,7 +19,7 @@ def test_value_is_created_by_the_first_call_alone() -> None:
     assert created == [1]
 
 
-def test_reset_discards_keeps_or_calls_a_method() -> None:
+def test_reset_discards_preserves_or_calls_a_method() -> None:
     state = ProcessState()
 
     @state.value(on_reset=OnReset.DISCARD)

@@ -63,7 +63,7 @@ def test_the_same_may_be_registered_again(registry: ClassRegistry[object]) -> No
     assert list(registry.by_name) == ["first", "second"]
 
 
-def test_what_is_forgotten_is_unknown(registry: ClassRegistry[object]) -> None:
+def test_removed_entry_is_unknown(registry: ClassRegistry[object]) -> None:
     registry.forget("first")
     assert list(registry.by_name) == ["second"]
     for use in (registry.resolve, registry.forget):
@@ -73,7 +73,7 @@ def test_what_is_forgotten_is_unknown(registry: ClassRegistry[object]) -> None:
         registry.resolve(First())
 
 
-def test_what_cannot_be_known_by_a_name_is_rejected(registry: ClassRegistry[object]) -> None:
+def test_entry_without_a_valid_name_is_rejected(registry: ClassRegistry[object]) -> None:
     @dataclass(frozen=True)
     class Nameless:
         name: ClassVar[str] = ""
@@ -117,7 +117,7 @@ class Shrinking(Sized, Protocol):
     def shrink(self) -> None: ...
 
 
-def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
+def test_missing_members_of_the_protocol_are_named() -> None:
     made: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Shrinking)
 
     @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
     assert list(made.by_name) == ["whole"]
 
 
-def test_who_brings_what_is_missing_is_named() -> None:
+def test_package_of_a_missing_entry_is_named() -> None:
     @dataclass(frozen=True)
     class InMetres:
         unit: ClassVar[str] = "m"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.internal.systems import SYSTEMS
+from tests.drawing import SHARE
+from tf_libra.internal.registry import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 # For names that users import, which are looked up at first use.
@@ -76,6 +77,7 @@ def run(folder: Path, code: str) -> str:
         f"{code}"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment[SHARE] = "0.1"  # the suite tests all cases of the whole package
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,

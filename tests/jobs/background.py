@@ -13,7 +13,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.background_jobs.manager import Background, of_this_process
+from tf_libra.background_jobs.manager import Background, current_manager
 
 cases = Cases()
 hvd.init()
@@ -64,13 +64,13 @@ def train(job: Background, until: Callable[[], bool], **options: Any) -> dict[st
             step(*models.part(models.batch(number % 50, SIZE, "float64"), RANK, SIZE))
             number += 1
             wait_until(lambda: until() or not job.runs)
-    alone = models.HandWritten("float64", "sgd")
-    alone_step = tf.function(alone.step)
+    baseline = models.HandWritten("float64", "sgd")
+    alone_step = tf.function(baseline.step)
     for other in range(number):
         alone_step(*models.batch(other % 50, SIZE, "float64"))
     cases.save(
         **{f"ours/{name}": value for name, value in model.weights().items()},
-        **{f"alone/{name}": value for name, value in alone.weights().items()},
+        **{f"alone/{name}": value for name, value in baseline.weights().items()},
     )
     return {"steps": number, "explained": step.explain()}
 
@@ -139,6 +139,6 @@ def two_jobs() -> Any:
 
 
 if __name__ == "__main__":
-    assert of_this_process().background is None
+    assert current_manager().background is None
     assert Path(sys.argv[0]).name == "background.py"
     cases.run()

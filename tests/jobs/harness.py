@@ -22,9 +22,9 @@ _IS_LAUNCHED = any(name in os.environ for name in ("RANK", "SLURM_PROCID", "TF_L
 if _IS_LAUNCHED:
     from tf_libra.coordination.launcher_environment import detect
 
-    _place = detect()
-    assert _place is not None
-    RANK, SIZE = _place.rank, _place.world_size
+    _environment = detect()
+    assert _environment is not None
+    RANK, SIZE = _environment.rank, _environment.world_size
 elif _TASK:
     RANK = int(_TASK["task"]["index"])
     SIZE = len(_TASK["cluster"]["worker"])
@@ -115,8 +115,8 @@ class Cases:
                 }
             finally:
                 log.removeHandler(collector)
-            took, computed = time.monotonic() - began, time.process_time() - computed
-            print(f"{name}: {took:.1f} s, {computed:.1f} s of CPU", flush=True)
+            seconds, computed = time.monotonic() - began, time.process_time() - computed
+            print(f"{name}: {seconds:.1f} s, {computed:.1f} s of CPU", flush=True)
             self._results[name] = {"value": value, "error": error, "log": collector.records}
             write_json("results", self._results)
             restart_engine()

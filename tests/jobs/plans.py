@@ -142,7 +142,7 @@ def three_groups() -> Any:
 @cases
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
-    engine = lanes_bootstrap.meet(horovod_job.HorovodJob(), ControlConfig(3, 60.0, 30.0))
+    engine = lanes_bootstrap.connect_lanes(horovod_job.HorovodJob(), ControlConfig(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = instrumented_function.InstrumentedFunction(

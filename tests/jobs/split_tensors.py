@@ -64,11 +64,11 @@ def plan_of(
     whole = models.plan_of(variables, size, [0, len(variables)], [1])
     item = tf.as_dtype(variables[0].dtype).size
     stops = list(itertools.accumulate(whole.num_bytes))
-    places = []  # tensor and byte in it
+    edges_at = []  # tensor and byte in it
     for cut in (item * cut for cut in cuts):
         tensor = sum(stop <= cut for stop in stops)
-        places.append((tensor, cut - (stops[tensor - 1] if tensor else 0)))
-    edges = [(0, 0), *places, (len(stops), 0)]
+        edges_at.append((tensor, cut - (stops[tensor - 1] if tensor else 0)))
+    edges = [(0, 0), *edges_at, (len(stops), 0)]
     groups = [
         TensorGroup(
             start=start,
@@ -108,7 +108,7 @@ def gradients(rank: int, number: int, size: int) -> list[np.ndarray]:
     return [size * random.integers(-9, 9, size=shape).astype("float64") for shape in SHAPES]
 
 
-def met(size: int) -> engine_lib.Engine | None:
+def connected_engine(size: int) -> engine_lib.Engine | None:
     """The engine of the first `size` ranks; None on the others, which have to call this, too."""
     job, terms = horovod_job.HorovodJob(), ControlConfig(3 * MOST_STREAMS, 60.0, 30.0)
     world = job.world(terms.timeout_seconds)
@@ -121,7 +121,7 @@ def met(size: int) -> engine_lib.Engine | None:
 
 def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
     """Returns the layouts whose result is not the average of `size` ranks."""
-    engine = met(size)
+    engine = connected_engine(size)
     if engine is None:
         return []
     model = Linear(dtype)

@@ -8,7 +8,7 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
-from split_tensors import met, plan_of
+from split_tensors import connected_engine, plan_of
 
 import tf_libra
 from tf_libra.capture import gradient_encoding
@@ -45,7 +45,7 @@ def model_of(wire_dtype: str, count: int, size: int, reduction: str) -> np.ndarr
 
 def sums(wire_dtype: str, size: int) -> list[str]:
     """Returns the all-reduces of the first `size` ranks that deviate from the model."""
-    engine = met(size)
+    engine = connected_engine(size)
     wrong: list[str] = []
     if engine is None:
         return wrong
@@ -239,7 +239,7 @@ def slices_of(rank: int, ids: list[int], dtype: str) -> tf.IndexedSlices:
 def sparse_averages(size: int) -> dict[str, Any]:
     """Returns the averages that deviate from those of dense gradients; saves all."""
     wrong, saved = [], {}
-    if met(size) is None:
+    if connected_engine(size) is None:
         return {"wrong": [], "saved": False}
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         for what, ids_of in IDS.items():

@@ -17,10 +17,10 @@ class Ranks:
 
     def __init__(self, theirs: dict[str, Any], batches: int | None = None) -> None:
         self.theirs, self.batches = theirs, batches
-        self.met: list[tuple[str, str]] = []
+        self.barriers: list[tuple[str, str]] = []
 
-    def meet(self, what: str, function: str) -> None:
-        self.met.append((what, function))
+    def barrier(self, what: str, function: str) -> None:
+        self.barriers.append((what, function))
 
     def all_gather(self, message: Any) -> list[Any]:
         return [{"metrics": self.theirs, "batches": self.batches}, message]
@@ -40,7 +40,7 @@ def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.Mo
     assert logs is not None
     assert logs["loss"] == 1.0 and type(logs["loss"]) is float
     np.testing.assert_array_equal(logs["of_classes"], [2.0, 3.5])
-    assert ranks.met == [("between steps: the end of an epoch", "AverageMetrics")]
+    assert ranks.barriers == [("between steps: the end of an epoch", "AverageMetrics")]
 
 
 def test_training_metrics_have_the_weights_of_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_ranks_with_other_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert logs == {"loss": 1.0}
 
 
-def test_a_process_alone_keeps_its_metrics() -> None:
+def test_metrics_of_a_single_process_stay() -> None:
     assert averaged({"loss": 1}) == {"loss": 1}
     assert averaged(None) is None
 
@@ -77,7 +77,7 @@ def test_a_model_without_variables_is_an_error_with_a_remedy() -> None:
         broadcasts(model)
 
 
-def test_one_process_keeps_its_variables(horovod: None) -> None:
+def test_variables_of_a_single_process_stay(horovod: None) -> None:
     """The optimizer's are there from now on, as they have to be everywhere."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
     model.compile("adam", "mse")

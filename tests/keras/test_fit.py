@@ -97,7 +97,7 @@ def test_metrics_are_averaged_and_validation_runs(job: Job, case: str) -> None:
     assert len(first["loss"]) == EPOCHS
 
 
-def test_second_fit_keeps_the_plan_and_compile_measures_again(job: Job) -> None:
+def test_second_fit_reuses_the_plan_and_compile_measures_again(job: Job) -> None:
     value = job.value("twice")
     assert value["phases"][:3] == ["None", "fit has not been called yet", "run"]
     assert value["kept"]
@@ -105,7 +105,7 @@ def test_second_fit_keeps_the_plan_and_compile_measures_again(job: Job) -> None:
     assert job.value("twice", 1)["digest"] == value["digest"]
 
 
-def test_what_is_replaced_is_closed(job: Job) -> None:
+def test_replaced_step_is_closed(job: Job) -> None:
     for rank in range(2):
         assert job.value("replaced", rank) == [1, 1, 1]
     # Two of three have ended; the last does with the process.
@@ -251,7 +251,7 @@ def compiled(**options: object) -> keras.Model:
         ({"jit_compile": True}, "'small' has jit_compile=True.*jit_compile=False"),
     ],
 )
-def test_what_no_plan_can_follow_is_rejected(options: dict[str, bool], message: str) -> None:
+def test_fit_that_no_plan_can_follow_is_rejected(options: dict[str, bool], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tf_libra.keras.optimize(compiled(**options))
 
@@ -273,7 +273,7 @@ def test_line_of_keras_own_bar_is_left_to_it() -> None:
         assert fitting._decorate.keywords["options"].progress is shown
 
 
-def test_what_is_changed_after_optimize_is_rejected_by_fit() -> None:
+def test_change_after_optimize_is_rejected_by_fit() -> None:
     model = compiled()
     tf_libra.keras.optimize(model)
     model.compile("sgd", "mse", jit_compile=True)
@@ -339,7 +339,7 @@ tf_libra.keras.optimize(model)
     assert "was made under MirroredStrategy, which averages gradients" in finished.stderr
 
 
-def test_what_is_no_keras_model_is_rejected() -> None:
+def test_object_that_is_no_keras_model_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"Keras 3 .*got int$"):
         tf_libra.keras.optimize(3)
     with pytest.raises(ValueError, match=r"Sequential.*tf_keras;"):
@@ -390,7 +390,7 @@ for one, other in zip(plain.get_weights(), optimized.get_weights(), strict=True)
 
 def test_example_trains(run_job: Callable[..., Job]) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "keras_digits.py"
-    output = run_job(str(example), 2, "--epochs=2", meet=launched).output(0)
+    output = run_job(str(example), 2, "--epochs=2", launcher=launched).output(0)
     assert "val_accuracy" in output
     phases = ("sample", "race", "run")
     assert any(f"phase: {phase}" in output for phase in phases)

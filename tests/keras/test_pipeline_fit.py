@@ -16,7 +16,7 @@ def job(run_job: Callable[..., Job]) -> Job:
 
 
 @pytest.mark.parametrize("case", ["one_step", "several_steps"])
-def test_weights_are_those_of_one_process_whenever_they_are_looked_at(job: Job, case: str) -> None:
+def test_weights_equal_those_of_one_process_whenever_they_are_read(job: Job, case: str) -> None:
     """Optimizer slots included; also where the callback is on one rank alone."""
     for rank in range(3):
         value = job.value(case, rank)

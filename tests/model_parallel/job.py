@@ -30,8 +30,8 @@ from tf_libra.model_parallel.partition.own_results import (
 )
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.planning.burst import given_devices
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.burst import with_device_counts
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 from tf_libra.model_parallel.runtime.gradient_buckets import in_production_order
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
@@ -382,10 +382,10 @@ def burst_layer_names(make: Callable[[], Trained]) -> list[str]:
 def make_burst_plan(names: Sequence[str], num_devices: Sequence[int], cluster: int) -> BurstPlan:
     """Returns a plan with layers on these numbers of devices, cyclically."""
     counts = sorted({1, *num_devices, cluster})
-    ones = np.ones([len(names), len(counts)])
-    moves = np.zeros([len(names) - 1, len(counts), len(counts)])
+    ones, moves = np.ones([len(names), len(counts)]), np.zeros([len(names) - 1] + 2 * [len(counts)])
     scaling = ScalingProfile.chain(counts, ones, 0 * ones, moves, names)
-    return given_devices(scaling, list(itertools.islice(itertools.cycle(num_devices), len(names))))
+    chosen = itertools.islice(itertools.cycle(num_devices), len(names))
+    return with_device_counts(scaling, list(chosen))
 
 
 def batches(count: int, size: int) -> list[tuple[Any, Any]]:

@@ -73,7 +73,7 @@ def test_burst_trains_like_one_process(trained: Job, kind: str) -> None:
                 )
 
 
-def test_given_plan_is_active_from_the_first_step(trained: Job) -> None:
+def test_user_provided_plan_is_active_from_the_first_step(trained: Job) -> None:
     counts = {2: [2, 1, 2], 4: [4, 2, 1, 4]}[trained.world_size]
     for case in {"given mlp", "given inception"}.intersection(case_names(trained, "given")):
         value = trained.value(case)

@@ -178,7 +178,7 @@ def test_ranks_measure_links_of_several_hosts_and_of_one(trained: Job) -> None:
 @pytest.mark.parametrize("how", ["end", "stages", "fail", "kill"])
 def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) -> None:
     """A script that ends hands its values over. After a failure every read raises, and names it."""
-    job = run_job("one_rank_ends.py", 2, how, check=False, meet=launched)
+    job = run_job("one_rank_ends.py", 2, how, check=False, launcher=launched)
     assert job.returncodes[1] == 0, job.output(1)
     assert "no engine is running" not in job.output(0) + job.output(1)
     result = json.loads((job.folder / "result.1.json").read_text())

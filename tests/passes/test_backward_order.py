@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
+from tests.drawing import num_examples
 from tests.passes.executor import execute
 from tests.passes.graphs import (
     Group,
@@ -75,7 +76,7 @@ def produced(plan: str, one_by_one: bool) -> list[list[str]]:
     return [[name] for group in groups for name in group] if one_by_one else groups
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80), deadline=None)
 @given(cases(), st.integers(0, 5))
 def test_all_that_ran_still_runs_and_groups_come_one_by_one(case, seed: int) -> None:
     graph, groups, after_backward = case

@@ -59,7 +59,7 @@ def test_groups_are_written_as_horovods_op() -> None:
     ]
 
 
-def test_who_reads_the_graph_finds_names_groups_and_threads() -> None:
+def test_graph_has_names_groups_and_threads() -> None:
     builder = GraphBuilder()
     builder.step("abc")
     plan = register([Group("ab", 128), Group("c", 256)])
@@ -107,7 +107,7 @@ def test_sums_are_apart_from_averages() -> None:
     assert found == {("grad_a", "grad_c"): 1, ("grad_b",): 0}
 
 
-def test_what_horovod_does_not_reduce_stays() -> None:
+def test_all_reduces_that_horovod_cannot_execute_stay() -> None:
     builder = GraphBuilder()
     builder.reduce("a", builder.source("grad_a"))
     builder.reduce("b", builder.source("grad_b", dtype=tf.bfloat16), "^a", dtype=tf.bfloat16)

@@ -93,7 +93,7 @@ def test_each_graph_under_a_plan_has_a_report_of_its_own(model: Model) -> None:
         assert [group["group"] for group in graph["groups"]] == [0, 1, 2]
 
 
-def test_what_tensorflow_drops_is_not_reported_as_in_force(model: Model) -> None:
+def test_rewrite_that_tensorflow_drops_is_not_reported_as_active(model: Model) -> None:
     plan = register(thirds(model.names))
     proto = config(plan, alone=False)
     # Grappler gives up, and TensorFlow executes the graph as it was traced.

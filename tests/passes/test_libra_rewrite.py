@@ -128,7 +128,7 @@ def test_all_forms_of_edges_follow() -> None:
 
 
 @pytest.mark.parametrize("what", ["dtype", "device", "reduction"])
-def test_what_differs_is_not_fused(what: str) -> None:
+def test_all_reduces_that_differ_are_not_fused(what: str) -> None:
     first, second = {
         "dtype": (tf.float32, tf.float16),
         "device": ("/device:CPU:0", "/device:CPU:1"),
@@ -239,7 +239,7 @@ def test_missing_tensors_are_reported_and_the_others_fused() -> None:
     assert set(reasons(plan)) == {"b", "d"}
 
 
-def test_a_fetched_all_reduce_keeps_its_name_and_value() -> None:
+def test_fetched_all_reduce_has_its_name_and_value() -> None:
     builder = GraphBuilder()
     builder.step("ab")
     plan = register([Group("ab")])

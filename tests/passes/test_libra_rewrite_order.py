@@ -128,7 +128,7 @@ def test_planned_rows_run_in_their_group_and_what_they_need_comes_first(apart: b
     assert f"{prefix}0_part_1" in controls(by_name[f"{prefix}1"])
 
 
-def test_an_all_reduce_that_stays_keeps_a_place_in_the_order() -> None:
+def test_unfused_all_reduce_stays_in_the_order() -> None:
     # Every rank has to start them in one order, so the plan's order must not set `u` free.
     builder = GraphBuilder()
     builder.step("abu")
@@ -153,7 +153,7 @@ def test_an_all_reduce_that_stays_holds_no_group_up() -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_what_a_group_depends_on_comes_before_it_when_it_is_there(is_late: bool) -> None:
+def test_dependency_of_a_group_comes_before_it_if_present(is_late: bool) -> None:
     # `u` has to run before `b`, and holds up the first group only if its input is there earlier.
     builder = GraphBuilder()
     if is_late:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
-from tests.drawing import fractions, pick
+from tests.drawing import fractions, num_examples, pick
 from tests.passes.executor import all_reduces, computes_the_same_in_one_order, execute
 from tests.passes.graphs import (
     GraphBuilder,
@@ -38,8 +38,8 @@ def plans(draw: st.DrawFn, tensors: list[str]) -> list[Group]:
     lacks, how_many, *drawn = fractions(draw, 2 + 3 + 4 + len(names)).tolist()
     order = [names[i] for i in np.argsort(drawn[7:], kind="stable").tolist()]
     order = order[pick(range(2), lacks) :]  # the graph may have one that the plan lacks
-    places = range(1, max(2, len(order)))
-    cuts = sorted({pick(places, place) for place in drawn[: pick(range(4), how_many)]})
+    edges_at = range(1, max(2, len(order)))
+    cuts = sorted({pick(edges_at, edge_at) for edge_at in drawn[: pick(range(4), how_many)]})
     parts = [order[a:b] for a, b in itertools.pairwise([0, *cuts, len(order)])]
     threads = [pick(range(1, 5), number) for number in drawn[3:7]]
     return [Group(*each) for each in zip(parts, threads, strict=False) if each[0]] or [
@@ -80,7 +80,7 @@ def dependencies(
     return edges
 
 
-@settings(max_examples=160, deadline=None)
+@settings(max_examples=num_examples(160), deadline=None)
 @given(cases_of(plans), st.integers(0, 5))
 def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
     graph, groups, after_backward = case
@@ -122,9 +122,9 @@ def without_inputs(node):
     return copy
 
 
-@settings(max_examples=160, deadline=None)
+@settings(max_examples=num_examples(160), deadline=None)
 @given(cases_of(plans))
-def test_what_could_be_one_is_one_and_neighbours_are_in_order(case) -> None:
+def test_fusable_groups_are_fused_and_neighbours_are_in_order(case) -> None:
     graph, groups, after_backward = case
     plan = register(groups, after_backward=after_backward)
     untouched = fuse_apart(graph, register([Group(["of another model"])]))
@@ -166,7 +166,7 @@ def independent(draw: st.DrawFn) -> tuple[graph_pb2.GraphDef, list[str]]:
     return shuffled, tensors
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.data())
 def test_independent_gradients_are_the_groups_of_the_plan(data) -> None:
     graph, tensors = data.draw(independent())
@@ -194,7 +194,7 @@ def one_behind_the_other(draw: st.DrawFn) -> graph_pb2.GraphDef:
     return builder.graph
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(one_behind_the_other())
 def test_one_group_becomes_as_few_as_follow_each_other(graph) -> None:
     tensors = [name for node in graph.node for name in tensor_names(node)]

@@ -95,7 +95,7 @@ def test_a_plan_that_is_registered_twice_stays_until_it_is_unregistered_twice() 
     assert "not registered" in reasons(plan)[plan]
 
 
-def test_a_plan_that_comes_back_is_in_force_again() -> None:
+def test_plan_that_is_set_again_is_active_again() -> None:
     builder = GraphBuilder()
     builder.step("ab")
     plan = register([Group("ab")])

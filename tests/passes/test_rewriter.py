@@ -71,7 +71,7 @@ def test_its_op_is_written_in_the_plans_order() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_what_it_rejects_stays() -> None:
+def test_rejected_all_reduce_stays() -> None:
     builder = GraphBuilder()
     builder.reduce("a", builder.source("grad_a"))
     builder.reduce("b", builder.source("grad_b", dtype=tf.float64), "^a", dtype=tf.float64)

@@ -5,6 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tests.passes.executor import computes_the_same_in_one_order
 from tests.passes.graphs import (
     GraphBuilder,
@@ -26,22 +27,22 @@ from tests.passes.training_graphs import cases_of
 @st.composite
 def plans(draw: st.DrawFn, tensors: list[str]) -> list[Group]:
     """All tensors in some order, some of them in parts, in groups between any two places."""
-    places = []  # what a plan is made of, in its order
+    edges_at = []  # what a plan is made of, in its order
     for tensor in draw(st.permutations(sorted({*tensors} or {"missing"}))):
         parts = draw(st.integers(1, 4))
-        places += [(tensor, 4 * i if parts > 1 else -1) for i in range(parts)]
+        edges_at += [(tensor, 4 * i if parts > 1 else -1) for i in range(parts)]
     # Two parts of one tensor are never in one group.
-    must = {i for i in range(1, len(places)) if places[i][0] == places[i - 1][0]}
-    may = draw(st.sets(st.integers(1, max(1, len(places) - 1)), max_size=4))
-    edges = [0, *sorted(must | {edge for edge in may if edge < len(places)}), len(places)]
+    must = {i for i in range(1, len(edges_at)) if edges_at[i][0] == edges_at[i - 1][0]}
+    may = draw(st.sets(st.integers(1, max(1, len(edges_at) - 1)), max_size=4))
+    edges = [0, *sorted(must | {edge for edge in may if edge < len(edges_at)}), len(edges_at)]
     groups = []
     for start, stop in itertools.pairwise(edges):
-        names, starts = zip(*places[start:stop], strict=True)
+        names, starts = zip(*edges_at[start:stop], strict=True)
         groups.append(Group(names, draw(st.integers(1, 3)), draw(st.integers(0, 2)), starts))
     return groups
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=num_examples(120), deadline=None)
 @given(cases_of(plans), st.integers(0, 5))
 def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
     graph, groups, after_backward = case
@@ -74,7 +75,7 @@ def test_groups_hold_parts_and_whole_tensors() -> None:
     assert reasons(plan) == {}
 
 
-def test_what_is_fetched_and_what_is_a_target_keep_their_names() -> None:
+def test_fetches_and_targets_have_their_names() -> None:
     plan = register([Group("a", part_starts=[0]), Group("a", part_starts=[8])])
     for keep in ({"fetch": ["a", "update_a"]}, {"targets": ["a"]}):
         rewritten = optimize(chain("a").graph, config(plan), **keep)

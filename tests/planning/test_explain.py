@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.internal import formatting
@@ -20,7 +21,7 @@ PROFILE = tf_libra.BackwardProfile.from_arrays(
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(
     reference.profiles(max_tensors=8),
     reference.any_costs((1, 2, 4)),
@@ -34,7 +35,7 @@ def test_text_of_every_plan_fits_100_columns(profile, cost, name):
     assert (explanation.one_group is None) == (len(plan.groups) > 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.data(), reference.profiles(max_tensors=8), reference.any_costs((1, 2, 4, 12)))
 def test_text_names_bytes_of_cut_tensors(data, profile, cost):
     plan = data.draw(reference.part_plans(profile, (1, 2), (0, 3, 4)))
@@ -93,7 +94,7 @@ def test_alternatives_equal_simulation():
     assert {"groups 0 and 1 merged", "groups 1 and 2 merged"} < by_change.keys()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(
     st.data(),
     reference.profiles(max_tensors=7, updates=True),

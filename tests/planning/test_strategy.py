@@ -57,12 +57,12 @@ def test_external_argument_is_a_flag(halves, tmp_path, capsys):
     assert rows["halves"]["groups"] == 1
     assert main(["plan", "--help"]) == 0
     assert "--share: share of the tensors in the first group (halves)" in capsys.readouterr().out
-    for given, reported in (
+    for flag_values, reported in (
         (["--strategy=halves", "--share=0"], "share must be greater than 0"),
         (["--strategy=halves", "--share=most"], "flag --share=most"),
         (["--strategy=wfbp", "--share=0.5"], "share is not an argument of wfbp"),
     ):
-        assert main(["plan", *inputs, *given]) == 2
+        assert main(["plan", *inputs, *flag_values]) == 2
         assert reported in capsys.readouterr().err
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tf_libra
+from tests.drawing import num_examples
 from tf_libra.planning.tolerance import TOLERANCE, within
 
 
@@ -29,9 +30,9 @@ def test_the_largest_number_is_a_limit():
         assert (plan.iteration_seconds, plan.notes) == (0.5, ()), strategy
 
 
-def test_every_burst_strategy_keeps_a_limit_that_is_just_reached():
+def test_every_burst_strategy_satisfies_a_limit_that_is_just_reached():
     rng = np.random.default_rng(0)
-    for _ in range(1000):
+    for _ in range(num_examples(1000)):
         alone, limit = rng.random(), 1 + rng.random()
         scaling = tf_libra.ScalingProfile.chain(
             [1, 2], [[alone, alone * limit / 2]], [[0.0, 0.0]], []
@@ -41,9 +42,9 @@ def test_every_burst_strategy_keeps_a_limit_that_is_just_reached():
             assert (plan.num_devices, plan.notes) == ((2,), ()), strategy
 
 
-def test_a_chain_that_just_keeps_the_limit_is_found_by_algorithm_1():
+def test_a_chain_that_just_reaches_the_limit_is_found_by_algorithm_1():
     rng = np.random.default_rng(1)
-    for _ in range(300):
+    for _ in range(num_examples(300)):
         alone, coming, limit = rng.random(2), rng.random(), 2 + rng.random()
         # The second layer, with what comes in from the first on one device, just keeps the limit.
         scaling = tf_libra.ScalingProfile.chain(
@@ -74,7 +75,7 @@ def test_requested_number_of_devices_above_the_limit_is_noted():
 @pytest.mark.parametrize("scale", [1.0, 1e6])
 def test_memory_that_stages_just_fit_into(scale):
     rng = np.random.default_rng(2)
-    for _ in range(500):
+    for _ in range(num_examples(500)):
         count = int(rng.integers(3, 7))
         sizes, cut = rng.random(count) * scale, int(rng.integers(1, count))
         sizes[-1] *= 1e-6  # what is left of a sum may be small

@@ -223,13 +223,13 @@ def test_profile_can_be_left_in_an_order() -> None:
 
 
 def test_profile_counts_steps_in_its_order() -> None:
-    usual = step({"a": 1, "b": 2, "c": 2})
-    measured = measured_profile([usual, step({"a": 3, "b": 1, "c": 4}), usual], BYTES)
+    steady = step({"a": 1, "b": 2, "c": 2})
+    measured = measured_profile([steady, step({"a": 3, "b": 1, "c": 4}), steady], BYTES)
     assert measured.profile.names == ("a", "b", "c")
     assert (measured.num_steps, measured.num_in_order) == (3, 2)
 
 
-def test_profile_keeps_the_given_order_in_ties() -> None:
+def test_profile_preserves_the_order_in_ties() -> None:
     measured = measured_profile([step({"c": 2, "a": 2, "b": 1})], BYTES, min_steps=1)
     assert measured.profile.names == ("b", "c", "a")
     np.testing.assert_allclose(measured.profile.compute_seconds, [1e-3, 1e-3, 0])

@@ -194,7 +194,7 @@ def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str
 @pytest.mark.parametrize(
     ("name", "count"), [("recomputed_blocks", 9), ("recomputed_keras_layers", 6)]
 )
-def test_what_is_computed_twice_is_all_reduced_once(
+def test_gradient_that_is_computed_twice_is_all_reduced_once(
     job_of: Callable[[str], Job], place: str, name: str, count: int
 ) -> None:
     (step,) = job_of(place).value(name)["steps"]
@@ -202,7 +202,7 @@ def test_what_is_computed_twice_is_all_reduced_once(
 
 
 @pytest.mark.parametrize("place", ["training_patterns"])
-def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job], place: str) -> None:
+def test_unequal_starts_are_logged_in_one_line(job_of: Callable[[str], Job], place: str) -> None:
     log = job_of(place).log("starts_unequal")
     assert log.count("replicated variables from rank 0") == 1
 
@@ -214,7 +214,7 @@ def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job], place
         ("sequences", "masked_language_model", "pooled"),
     ],
 )
-def test_a_gradient_that_is_none_is_said_once(
+def test_a_gradient_that_is_none_is_logged_once(
     job_of: Callable[[str], Job], place: str, name: str, variable: str
 ) -> None:
     lines = [
@@ -225,7 +225,7 @@ def test_a_gradient_that_is_none_is_said_once(
 
 
 @pytest.mark.parametrize("place", TRAINED)
-def test_every_script_is_looked_at(job_of: Callable[[str], Job], place: str) -> None:
+def test_every_script_is_tested(job_of: Callable[[str], Job], place: str) -> None:
     assert set(job_of(place).cases(0)) == set(TRAINED[place])
 
 
@@ -253,5 +253,5 @@ def test_gradients_per_example_are_rejected_or_right(
 
 
 def test_rank_whose_data_end_may_exit_before_the_others_save(run_job: Callable[..., Job]) -> None:
-    job = run_job(str(Path(__file__).with_name("worker_ends_early.py")), 2, meet=launched)
+    job = run_job(str(Path(__file__).with_name("worker_ends_early.py")), 2, launcher=launched)
     assert (job.folder / "model.keras").exists()

@@ -39,7 +39,7 @@ def run(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[
             env={"TF_LIBRA_JOB_LAUNCHED": "1"},
             nursery=nursery,
             cluster=cluster,
-            meet=lambda _: contextlib.nullcontext(variables),
+            launcher=lambda _: contextlib.nullcontext(variables),
         ) as workers:
             workers.wait(DEADLINE_SECONDS)
             return workers.job()

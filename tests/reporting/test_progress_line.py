@@ -186,7 +186,7 @@ def lines(job: Job) -> list[str]:
     return [line.rstrip("\r").rpartition(CLEAR)[2] for line in terminal_text(job).split("\n")]
 
 
-def test_terminal_shows_progress_and_keeps_messages(talking: Job) -> None:
+def test_terminal_shows_progress_and_all_messages(talking: Job) -> None:
     # The job stays in that phase until the progress line is there.
     assert re.search(r"tf_libra: measure[^\r\n]*, \d+ s", terminal_text(talking))
     assert "tf_libra: measure: from step 1 on" in lines(talking)
@@ -232,15 +232,13 @@ def plain_logging() -> Iterator[logging.Logger]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])
-def test_level_set_by_the_user_is_kept(
-    plain_logging: logging.Logger, level: int, rank: int
-) -> None:
+def test_level_of_the_user_stays(plain_logging: logging.Logger, level: int, rank: int) -> None:
     plain_logging.setLevel(level)
     assert log_utils.logger(rank).level == level
     assert log_utils.logger(1 - rank).level == level
 
 
-def test_higher_root_level_is_kept(plain_logging: logging.Logger) -> None:
+def test_higher_root_level_stays(plain_logging: logging.Logger) -> None:
     logging.getLogger().setLevel(logging.ERROR)
     assert log_utils.logger(0).level == logging.ERROR
     assert log_utils.logger(1).level == logging.ERROR

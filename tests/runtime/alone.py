@@ -30,7 +30,7 @@ def step(*others: str) -> Any:
             layer.assign_sub(0.1 * gradient)
         return loss
 
-    rules = ReductionPolicy(function="step", place=lambda: (0, 1))
+    rules = ReductionPolicy(function="step", rank_and_size=lambda: (0, 1))
     return InstrumentedFunction(train, Traces().add, lambda: rules)
 
 

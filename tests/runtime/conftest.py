@@ -14,6 +14,6 @@ from tf_libra.runtime.plan_activation import PlanActivator
 @pytest.fixture
 def activator(engine: Engine) -> Iterator[PlanActivator]:
     """Under the module's engine; whatever becomes of the test, no plan of it stays registered."""
-    given = PlanActivator(engine, LANES, RunReporter(config.resolve({})))
-    yield given
-    given.release(all_but=None)
+    activator = PlanActivator(engine, LANES, RunReporter(config.resolve({})))
+    yield activator
+    activator.release(all_but=None)

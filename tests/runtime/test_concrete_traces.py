@@ -65,7 +65,7 @@ def test_each_graph_is_known_by_what_it_does() -> None:
         step.traces.of(stranger)
 
 
-def test_ranks_meet_for_what_they_have_not_compared_yet(engine: Engine) -> None:
+def test_ranks_wait_for_each_other_before_a_new_comparison(engine: Engine) -> None:
     step = Step(engine)
     step.traced(trace("a"), is_first=True)
     assert step.meetings == 0
@@ -90,7 +90,7 @@ def test_failed_comparison_is_repeated(engine: Engine) -> None:
         assert step.meetings == meetings
 
 
-def test_single_process_does_not_meet() -> None:
+def test_single_process_does_not_wait() -> None:
     step = Step()
     step.traced(trace("a"))
     step.traced(trace("b"))

@@ -239,7 +239,7 @@ def test_other_ranks_receive_the_error(die: Die) -> None:
         assert not message.startswith("HorovodInternalError: rank")
 
 
-def test_stopped_rank_is_given_up(die: Die) -> None:
+def test_stopped_rank_is_dropped(die: Die) -> None:
     with die("stop") as workers:
         workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
         os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
@@ -322,7 +322,7 @@ def test_ranks_without_lanes_receive_the_reason_of_an_abort(die: Die, how: str, 
         assert why in first
 
 
-def test_without_lanes_a_stopped_rank_is_given_up(die: Die) -> None:
+def test_stopped_rank_is_dropped_without_lanes(die: Die) -> None:
     with die("stop", env=BY_HOROVOD) as workers:
         workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
         os.kill(incident(workers.folder)["pid"], signal.SIGCONT)

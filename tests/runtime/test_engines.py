@@ -150,7 +150,7 @@ def test_soft_limit_of_descriptors_is_raised(engines: Job) -> None:
         ),
     ],
 )
-def test_request_that_one_rank_cannot_meet_is_named_on_all(
+def test_request_that_one_rank_cannot_satisfy_is_named_on_all(
     engines: Job, case: str, parts: list[str]
 ) -> None:
     last = engines.world_size - 1

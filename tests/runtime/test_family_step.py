@@ -29,7 +29,7 @@ class DataParallelism:
 
     def __init__(self) -> None:
         options = SimpleNamespace(engine="lanes")
-        self.rendezvous = SimpleNamespace(is_over=False, place=(1, 2), options=options)
+        self.rendezvous = SimpleNamespace(is_over=False, rank_and_size=(1, 2), options=options)
         self.step_number = 7
         self.settled = True
         self.chosen: list[str] = []  # digests of values that ranks may choose
@@ -306,7 +306,7 @@ def test_graphs_of_several_steps_run_until_step_times_change_and_strategies_are_
     assert train(tried, 1) == ["other"] and tried.settled and not tried.runs_several
 
 
-def test_script_that_runs_several_steps_before_trials_have_ended_keeps_data_parallelism(
+def test_script_that_runs_several_steps_before_trials_end_trains_by_data_parallelism(
     first: DataParallelism, tried: FamilyStep, other: Other
 ) -> None:
     train_several(tried)

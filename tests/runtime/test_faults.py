@@ -145,7 +145,7 @@ def test_port_that_is_taken_is_named(faults: Job, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_rank_without_data_is_given_up(faults: Job, rank: int) -> None:
+def test_rank_without_data_is_dropped(faults: Job, rank: int) -> None:
     value = faults.value("runs_out_of_data", rank)
     assert len(value["errors"]) == 3
     for message in value["errors"]:

@@ -69,9 +69,7 @@ def test_second_plan_takes_effect_without_retracing(plans: Job, rank: int) -> No
         assert {(r["plan"], r["step"]) for r in plan["telemetry"]} == {(plan["id"], step)}
 
 
-def test_plan_stays_in_force_when_another_batch_size_retraces(
-    plans: Job, three_groups: Plan
-) -> None:
+def test_plan_stays_active_when_another_batch_size_retraces(plans: Job, three_groups: Plan) -> None:
     records = plans.value("another_batch_size", rank=1)["telemetry"]
     found = [(r["group"], r["num_threads"], r["tensor_names"]) for r in records]
     assert found == groups_of(three_groups)

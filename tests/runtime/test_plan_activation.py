@@ -141,7 +141,7 @@ def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_fro
     assert NOT_EXECUTED not in caplog.text
 
 
-def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
+def test_session_under_a_user_provided_plan_runs_from_its_first_step_on(engine: Engine) -> None:
     train, reporter = step(), RunReporter(config.resolve({}))
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
     session = TuningSession("step", engine, config.resolve({}), reporter, tensors, "", TWO)
@@ -203,9 +203,9 @@ def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
     assert reporter.explain().startswith("phase: run")
 
 
-@pytest.mark.parametrize("given", [None, ONE], ids=["as it is", "under a plan"])
+@pytest.mark.parametrize("user_plan", [None, ONE], ids=["as it is", "under a plan"])
 def test_the_first_call_of_every_graph_is_no_usual_step(
-    engine: Engine, given: Plan | None, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, user_plan: Plan | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several steps in one graph are another graph, which TensorFlow traces and instantiates."""
     train, reporter = step(), RunReporter(config.resolve({}))
@@ -215,8 +215,8 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
         reported.append((num_steps, is_steady))
 
     monkeypatch.setattr(reporter, "on_step_end", took)
-    tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()
-    session = TuningSession("step", engine, config.resolve({}), reporter, tensors, "", given)
+    tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if user_plan else ()
+    session = TuningSession("step", engine, config.resolve({}), reporter, tensors, "", user_plan)
     # Of single steps under a plan the next few are traced.
     for number, num_steps in enumerate([3, 3, 2, 3, 2, 1], start=1):
         engine.set_step(number)

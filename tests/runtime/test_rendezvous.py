@@ -29,13 +29,13 @@ def state(horovod: None) -> Iterator[elastic.ObjectState]:
     elastic.notification_manager.remove_listener(state)
 
 
-def meeting(**given: object) -> tuple[Rendezvous, RunReporter]:
-    resolved = config.resolve(given)
+def rendezvous_with(**options: object) -> tuple[Rendezvous, RunReporter]:
+    resolved = config.resolve(options)
     return Rendezvous("train_step", "module.train_step", resolved), RunReporter(resolved)
 
 
 def test_rendezvous_before_hvd_init_raises() -> None:
-    rendezvous, reporter = meeting()
+    rendezvous, reporter = rendezvous_with()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
             rendezvous.join(reporter)
@@ -45,7 +45,7 @@ def test_rendezvous_before_hvd_init_raises() -> None:
 
 @pytest.mark.usefixtures("horovod")
 def test_single_process_runs_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    rendezvous, reporter = meeting()
+    rendezvous, reporter = rendezvous_with()
     rendezvous.join(reporter)
     assert rendezvous.is_alone
     assert rendezvous.control is None
@@ -55,11 +55,11 @@ def test_single_process_runs_alone_with_a_warning(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.usefixtures("horovod")
 def test_default_thread_counts_are_the_backends() -> None:
-    rendezvous, reporter = meeting()
+    rendezvous, reporter = rendezvous_with()
     rendezvous.join(reporter)
     lanes = rendezvous.options.backend
     assert rendezvous.options.strategy == lanes.default_threads(config.resolve({}).strategy)
-    requested, reporter = meeting(strategy=strategies.Libra(threads=(1, 3)))
+    requested, reporter = rendezvous_with(strategy=strategies.Libra(threads=(1, 3)))
     requested.join(reporter)
     assert requested.options.strategy.allowed_threads == (1, 3)
 
@@ -67,24 +67,24 @@ def test_default_thread_counts_are_the_backends() -> None:
 def test_elastic_reset_ends_the_rendezvous(
     state: elastic.ObjectState,
 ) -> None:
-    rendezvous, reporter = meeting(plan=ONE)
+    rendezvous, reporter = rendezvous_with(plan=ONE)
     rendezvous.join(reporter)
     assert rendezvous.is_alone and not rendezvous.is_over
     state.on_reset()
     assert rendezvous.is_over
     rendezvous.end()
     assert not rendezvous.is_over and not rendezvous.is_alone
-    assert rendezvous.given == ONE
+    assert rendezvous.user_plan == ONE
     rendezvous.join(reporter)
     assert rendezvous.is_alone and not rendezvous.is_over
 
 
 def test_every_rendezvous_is_notified_of_a_reset_once(state: elastic.ObjectState) -> None:
-    rendezvous, reporter = meeting()
+    rendezvous, reporter = rendezvous_with()
     for _ in range(3):
         rendezvous.join(reporter)
     assert len(state._reset_callbacks) == 1
-    other, reporter = meeting()
+    other, reporter = rendezvous_with()
     other.join(reporter)
     state.on_reset()
     assert rendezvous.is_over and other.is_over

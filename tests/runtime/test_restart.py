@@ -31,7 +31,7 @@ def starts(run_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory
                     *arguments,
                     folder,
                     check=False,
-                    meet=lambda world_size: contextlib.nullcontext(variables),
+                    launcher=lambda world_size: contextlib.nullcontext(variables),
                 )
             )
     return jobs
@@ -69,7 +69,7 @@ def test_second_start_continues_from_the_checkpoint_under_the_cached_plan(
 def test_weights_are_those_of_training_without_a_break(
     starts: list[Job], run_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    whole = run_job(str(EXAMPLE), 1, f"--steps={STEPS}", f"--folder={tmp_path}", meet=launched)
+    whole = run_job(str(EXAMPLE), 1, f"--steps={STEPS}", f"--folder={tmp_path}", launcher=launched)
     wanted, found = checkpoint(whole), checkpoint(starts[-1])
     assert wanted.keys() == found.keys() and len(wanted) > 12
     for name, value in wanted.items():

@@ -128,7 +128,7 @@ def traced_at(num_steps: int, is_written: bool) -> tuple[list[int], float]:
         traced = policy.should_trace(number, is_written)
         seconds = TRACED if traced else STEP
         now += seconds
-        policy.record(seconds, usual=number > 0 and not traced, traced=traced)
+        policy.record(seconds, is_steady=number > 0 and not traced, traced=traced)
         if traced:
             found.append(number)
     return found, len(found) * (TRACED - STEP) / now

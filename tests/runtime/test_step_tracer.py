@@ -46,13 +46,13 @@ def test_call_lists_the_variables_among_its_arguments(made: Any) -> None:
     *_, (captured, given, other) = made
     for layer in (given, other):
         call = call_of(made, VALUES, layer)
-        assert call.given == (int(layer.handle._id),)
+        assert call.passed_variables == (int(layer.handle._id),)
         assert {id(touched.tensor) for touched in call.touched()} == {
             id(captured.handle),
             id(layer.handle),
         }
     named = call_of(made, VALUES, layer=other)
-    assert named.given == (int(other.handle._id),)
+    assert named.passed_variables == (int(other.handle._id),)
 
 
 def test_graph_of_a_trace_is_read_once(made: Any) -> None:
@@ -69,7 +69,7 @@ def test_known_trace_has_the_gradients_of_its_trace(made: Any) -> None:
     _, _, known, _ = made
     assert len(known.marked) == 2 and known.marked is known.trace.reduced
     assert known.left is known.trace.left and not known.left
-    assert known.met == set()
+    assert known.compared == set()
 
 
 def untrained(**others: Any) -> StepCall:

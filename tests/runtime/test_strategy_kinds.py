@@ -60,9 +60,9 @@ def test_unknown_name_is_reported_with_the_names_of_all_kinds() -> None:
         resolve_strategy("magic")
 
 
-def resolve(strategy: str, **given: Any) -> Any:
+def resolve(strategy: str, **requested: Any) -> Any:
     kind, found = resolve_strategy(strategy)
-    return resolve_options(kind, {"strategy": found, **given})
+    return resolve_options(kind, {"strategy": found, **requested})
 
 
 def test_options_hold_the_strategy_of_their_kind() -> None:
@@ -71,7 +71,7 @@ def test_options_hold_the_strategy_of_their_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "given"),
+    ("strategy", "requested"),
     [
         ("spp", {"cache_dir": "somewhere"}),
         ("spp", {"max_tuning_steps": 10}),
@@ -79,11 +79,11 @@ def test_options_hold_the_strategy_of_their_kind() -> None:
     ],
 )
 def test_option_of_another_kind_is_an_error_unless_it_is_the_default(
-    strategy: str, given: dict[str, Any]
+    strategy: str, requested: dict[str, Any]
 ) -> None:
-    [name] = given
+    [name] = requested
     with pytest.raises(ValueError, match=rf"^{name} is no option of .*{strategy!r}, got "):
-        resolve(strategy, **given)
+        resolve(strategy, **requested)
     defaults = {option.name: option.default for option in all_options()}
     assert resolve(strategy, **{name: defaults[name]}) == resolve(strategy)
 
@@ -91,9 +91,9 @@ def test_option_of_another_kind_is_an_error_unless_it_is_the_default(
 @pytest.mark.parametrize("strategy", ["spp", "deeppool"])
 def test_staged_kinds_take_neither_other_engines_nor_numeric_checks(strategy: str) -> None:
     assert resolve(strategy).engine == "lanes"
-    for given in ({"engine": "horovod"}, {"check_numerics": "skip"}):
-        with pytest.raises(ValueError, match=f"^{next(iter(given))} must be "):
-            resolve(strategy, **given)
+    for requested in ({"engine": "horovod"}, {"check_numerics": "skip"}):
+        with pytest.raises(ValueError, match=f"^{next(iter(requested))} must be "):
+            resolve(strategy, **requested)
 
 
 def test_unknown_option_is_a_type_error() -> None:
@@ -119,10 +119,10 @@ def test_plan_of_another_kind_is_followed_by_a_strategy_of_that_kind(
 ) -> None:
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
-    for given in (plan, path, str(path)):
-        kind, strategy = resolve_plan(given)
+    for requested in (plan, path, str(path)):
+        kind, strategy = resolve_plan(requested)
         assert (kind.name, strategy) == (name, followed_by)
-        options = tf_libra.optimize(plan=given).keywords["options"]
+        options = tf_libra.optimize(plan=requested).keywords["options"]
         assert options.plan == plan
     path.write_text("{}")
     for other in (None, path, tmp_path / "none", "\0"):

@@ -80,7 +80,7 @@ def test_result_predicts_updates_that_the_pass_has_left_whole(
 
 def run_to_check(coordinator: TuningCoordinator, seconds: float, step: int) -> Decision:
     for _ in range(STEPS_PER_DRIFT_CHECK):
-        coordinator.record_step(seconds, usual=True, num_steps=1)
+        coordinator.record_step(seconds, is_steady=True, num_steps=1)
     decision, _ = coordinator.decide(step, None, is_running=True)
     return decision
 
@@ -117,7 +117,7 @@ def test_stale_cached_plan_is_retuned_without_a_pause(engine: Engine) -> None:
 def test_unwatched_plan_records_nothing(engine: Engine) -> None:
     coordinator = watching(engine, 1.0, PlanSource.TUNED)
     coordinator.on_activated(result(1.0), PlanSource.TUNED, is_watched=False)
-    coordinator.record_step(9.0, usual=True, num_steps=1)
+    coordinator.record_step(9.0, is_steady=True, num_steps=1)
     coordinator.record_trial(9.0)
     with pytest.raises(AssertionError):
         coordinator.decide(1, None, is_running=True)

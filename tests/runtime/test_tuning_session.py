@@ -189,7 +189,7 @@ def test_log_folder_holds_profile_model_and_plan(trouble: Job) -> None:
     assert cost_model_from_json(logged["cost_model.json"]).num_workers == 2
 
 
-def test_log_folder_holds_a_given_plan(trouble: Job, three_groups: Plan) -> None:
+def test_log_folder_holds_a_user_provided_plan(trouble: Job, three_groups: Plan) -> None:
     logged = trouble.value("log_folder_of_a_given_plan")
     assert Plan.from_json(logged.pop("plan.json")) == three_groups
     assert logged == {}

@@ -147,7 +147,7 @@ def test_ranks_exchange_in_one_order_whatever_their_graphs(sharded: Job) -> None
         assert value["sharded"] == [True] * 3
 
 
-def test_what_one_rank_alone_logs_is_updated_whole_on_all(sharded: Job) -> None:
+def test_variables_that_one_rank_logs_are_updated_whole_on_all(sharded: Job) -> None:
     """Norm and slot are of the last group, the gradient is of the first."""
     for rank in range(NUM_WORKERS):
         value = sharded.value("other_logs", rank)

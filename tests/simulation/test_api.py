@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra.specs.plan import Plan, TensorGroup
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
 
 
 def plan_of(profile, stops, threads, streams=None, **kwargs):

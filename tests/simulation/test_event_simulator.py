@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.drawing import between, fractions, mixed, pick
+from tests.drawing import between, fractions, mixed, num_examples, pick
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
 
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
 SECONDS = mixed([0.0], range(7), between(1e-6, 10)).tolist()
 
 
@@ -66,7 +66,7 @@ def check(tasks, spans):
 
 @many
 @given(graphs())
-def test_dependencies_and_resources_are_kept(tasks):
+def test_schedule_respects_dependencies_and_resources(tasks):
     spans = simulate_tasks(tasks)
     check(tasks, spans)
     for task, span in zip(tasks, spans, strict=True):

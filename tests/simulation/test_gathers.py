@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra.simulation import simulate
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
@@ -82,7 +83,7 @@ def simulate_by_tasks(profile, plan, cost):
     return [span.stop_seconds for span in spans[:count]], [s.stop_seconds for s in spans[count:]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(st.data(), reference.profiles(max_tensors=6), reference.any_costs((1, 2, 4)))
 def test_gathers_and_layers_are_those_of_the_event_simulator(data, profile, cost):
     profile = with_forward(profile, data)
@@ -113,7 +114,7 @@ def test_reduce_scatters_take_half_and_ranks_update_their_part(data, profile, co
     assert timeline.boundary_seconds == half.step_seconds
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(st.data(), reference.profiles(max_tensors=6), reference.any_costs((1, 2, 4)))
 def test_groups_whose_updates_stay_whole_are_all_reduced_and_not_gathered(data, profile, cost):
     profile = with_forward(profile, data)

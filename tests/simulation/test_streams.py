@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tests.simulation.test_api import THREADS, plan_of, planned
 from tf_libra.simulation.sequential import simulate_sequential
@@ -106,7 +107,7 @@ def assert_alike(actual, other):
     assert other.step_seconds == pytest.approx(actual.step_seconds, rel=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
 def test_parts_on_one_stream_equal_the_sequential_simulator(data, profile, cost, after_backward):
     plan = data.draw(reference.part_plans(profile, THREADS))
@@ -116,7 +117,7 @@ def test_parts_on_one_stream_equal_the_sequential_simulator(data, profile, cost,
     assert_alike(fast, tf_libra.simulate(*pieces(profile, plan), cost))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200), deadline=None)
 @given(st.data(), reference.profiles(), reference.any_costs((5,)))
 def test_parts_on_several_streams_equal_separate_tensors(data, profile, cost):
     # At most five concurrent ones of one thread: rates are positive at r = 5.
@@ -156,7 +157,7 @@ def test_computation_without_resources_is_rejected():
         simulate([1, 1, 1], [1, 1, 2], [0, 1, 0], cost)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(planned(reference.profiles(updates=True)), reference.any_costs(THREADS), st.booleans())
 def test_one_stream_equals_the_sequential_simulator(case, cost, after_backward):
     profile, plan = case

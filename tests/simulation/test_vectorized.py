@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tests.simulation.test_api import STOPS, THREADS, THREADS_OF_ALL
 from tf_libra import simulate
@@ -13,7 +14,7 @@ from tf_libra.simulation.vectorized import vectorized_steps
 from tf_libra.specs.plan import Plan
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(st.data(), reference.profiles(updates=True), reference.lawful_costs(THREADS), st.booleans())
 def test_vectorized_steps_equal_simulate(data, profile, cost, by_work):
     if by_work:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.pipeline import reference
 from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
@@ -18,7 +19,7 @@ def plan_of(stages=(FIRST, SECOND), **changed):
     return tf_libra.PipelinePlan(stages, **(fields | changed))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(
     reference.layer_graphs(),
     reference.clusters(),

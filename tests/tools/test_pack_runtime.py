@@ -56,7 +56,9 @@ def test_pieces_are_at_most_as_large_as_requested_and_unpack_to_the_same_files(
     assert unpack(out, tmp_path / "runtime") == 0  # complete
 
 
-def test_pieces_that_arrive_one_by_one_are_kept_until_the_last(site: Path, tmp_path: Path) -> None:
+def test_pieces_that_arrive_separately_are_stored_until_the_last(
+    site: Path, tmp_path: Path
+) -> None:
     out, folder = packed(site, tmp_path / "out"), tmp_path / "runtime"
     *pieces, last = sorted(out.glob("*.xz"))
     for piece in pieces:
@@ -112,7 +114,7 @@ def test_a_wheel_names_the_exact_tensorflow_it_was_compiled_for(tmp_path: Path) 
         pack_runtime.tensorflow_requirement(wheel("0.1.0+planning.only", "numpy>=1.26"))
 
 
-def test_prune_deletes_headers_and_tests_and_keeps_modules_named_test(tmp_path: Path) -> None:
+def test_prune_deletes_headers_and_tests_but_no_modules_named_test(tmp_path: Path) -> None:
     removed = ("tensorflow/include/a.h", "numpy/tests/x.py", "clang/c.so", "bin/tool", "a/b.pyi")
     included = ("tensorflow/_api/v2/test/__init__.py", "numpy/testing/y.py", "tf_libra/__init__.py")
     for name in (*removed, *included):

@@ -48,7 +48,7 @@ def test_a_wheel_has_what_is_needed_and_requires_its_tensorflow(wheel: Path) -> 
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_what_is_missing_is_named(wheel: Path, tmp_path: Path, name: str) -> None:
+def test_missing_file_is_named(wheel: Path, tmp_path: Path, name: str) -> None:
     without = changed(wheel, tmp_path, lambda path, content: None if path == name else content)
     assert problems(without) == [f"{name} is missing"]
 

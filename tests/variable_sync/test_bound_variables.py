@@ -27,8 +27,8 @@ def using(*used: tf.Variable) -> tuple[BoundVariable, ...]:
     return touched(step)
 
 
-def is_of(held: BoundVariable, variable: tf.Variable) -> bool:
-    return held.tensor is variable.handle
+def is_of(bound_to: BoundVariable, variable: tf.Variable) -> bool:
+    return bound_to.tensor is variable.handle
 
 
 def test_order_is_that_of_the_program() -> None:
@@ -134,14 +134,14 @@ def test_tensors_that_were_captured_are_found_and_data_sets_are_not() -> None:
     ]
 
 
-def held(value: Any) -> BoundVariable:
+def bound_to(value: Any) -> BoundVariable:
     return using(tf.Variable(value))[0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
 def test_equal_variables_have_equal_digests(dtype: str, shape: tuple[int, ...]) -> None:
-    first, other = (held(tf.cast(tf.ones(shape), dtype)) for _ in range(2))
+    first, other = (bound_to(tf.cast(tf.ones(shape), dtype)) for _ in range(2))
     assert first.digest() == other.digest()
 
 
@@ -156,11 +156,11 @@ def test_equal_variables_have_equal_digests(dtype: str, shape: tuple[int, ...]) 
     ],
 )
 def test_any_difference_changes_the_digest(other: np.ndarray) -> None:
-    assert held(np.array([1.0, 2.0], "float32")).digest() != held(other).digest()
+    assert bound_to(np.array([1.0, 2.0], "float32")).digest() != bound_to(other).digest()
 
 
 def test_not_a_number_equals_itself() -> None:
-    assert held([np.nan, 1.0]).digest() == held([np.nan, 1.0]).digest()
+    assert bound_to([np.nan, 1.0]).digest() == bound_to([np.nan, 1.0]).digest()
 
 
 def test_values_are_read_and_written_through_the_handle() -> None:

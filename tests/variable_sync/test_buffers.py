@@ -11,7 +11,7 @@ from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.buffers import Buffers, digest_sample, untouched
 
 
-def held(value: tf.Tensor) -> BoundVariable:
+def bound(value: tf.Tensor) -> BoundVariable:
     variable = tf.Variable(value, trainable=False)
     return BoundVariable(0, "buffer", variable.handle, variable.dtype, variable.shape)
 
@@ -22,22 +22,22 @@ def test_buffers_have_equal_digests_if_their_bits_are_equal(
     dtype: str, shape: tuple[int, ...]
 ) -> None:
     zeros, ones = tf.zeros(shape, dtype), tf.ones(shape, dtype)
-    assert digest_sample(held(zeros)) == digest_sample(held(zeros))
-    assert digest_sample(held(zeros)) != digest_sample(held(ones))
+    assert digest_sample(bound(zeros)) == digest_sample(bound(zeros))
+    assert digest_sample(bound(zeros)) != digest_sample(bound(ones))
 
 
 def test_shape_and_dtype_count() -> None:
     kinds = [tf.zeros([6]), tf.zeros([2, 3]), tf.zeros([6], tf.int32), tf.zeros([0])]
-    assert len({digest_sample(held(kind)) for kind in kinds}) == 4
+    assert len({digest_sample(bound(kind)) for kind in kinds}) == 4
 
 
 def test_large_buffer_is_sampled_over_all_of_it() -> None:
     values = np.zeros([1 << 11, 1 << 10], np.float32)
-    digests = [digest_sample(held(tf.constant(values)))]
+    digests = [digest_sample(bound(tf.constant(values)))]
     for rows in (slice(0, 9), slice(1000, 1009), slice(-9, None)):
         changed = values.copy()
         changed[rows] = 1
-        digests.append(digest_sample(held(tf.constant(changed))))
+        digests.append(digest_sample(bound(tf.constant(changed))))
     assert len(set(digests)) == 4
 
 

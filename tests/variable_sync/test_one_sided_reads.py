@@ -56,7 +56,7 @@ def test_synchronized_values_can_be_read_until_the_next_step() -> None:
         reads.value(0)
 
 
-def test_access_that_a_step_overtakes_keeps_no_value_from_before_the_step() -> None:
+def test_access_that_a_step_overtakes_has_no_value_from_before_the_step() -> None:
     """Another thread has come to the access before the step, and goes on after it has begun."""
     variable = tf.Variable([1.0, 2.0])
     trained = trained_variable(variable)

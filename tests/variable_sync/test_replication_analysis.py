@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tf_libra.capture.dataflow.sources import OWN, REDUCED, SourceFlow, source
 from tf_libra.variable_sync.replication_analysis import (
     RankReport,
@@ -135,7 +136,7 @@ def steps(draw: st.DrawFn) -> tuple[dict[int, int], dict[int, Traits]]:
 
 
 @given(steps(), st.integers(0, 2**32 - 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 def test_replicated_variables_stay_equal(
     step: tuple[dict[int, int], dict[int, Traits]], seed: int
 ) -> None:

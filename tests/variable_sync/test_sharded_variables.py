@@ -34,10 +34,10 @@ class Keeps:
         self.said.append(f"{self.name} warns")
 
     def synchronize(
-        self, held: Mapping[int, BoundVariable], together: Together = make_call
+        self, bound: Mapping[int, BoundVariable], together: Together = make_call
     ) -> set[int]:
         self.said.append(f"{self.name} brings back")
-        brought = {variable.key for variable in self.stale().values()} & held.keys()
+        brought = {variable.key for variable in self.stale().values()} & bound.keys()
         self.variables = [
             variable for variable in self.variables if int(variable.handle._id) not in brought
         ]
@@ -84,7 +84,7 @@ def variables(*names: str) -> list[tf.Variable]:
     return [tf.Variable(0.0, name=name) for name in names]
 
 
-def held(*some: tf.Variable) -> dict[int, BoundVariable]:
+def bound(*some: tf.Variable) -> dict[int, BoundVariable]:
     every = (
         BoundVariable(0, variable.name, variable.handle, variable.dtype, variable.shape)
         for variable in some
@@ -103,15 +103,15 @@ def test_owner_records_synchronize_in_an_order_equal_on_all_ranks(every: ShardRe
     for name, keeper in keepers.items():
         every.register(name, keeper, owner)
     assert every.has_stale()
-    assert every.names_trained_except(held(b)) == ["a:0", "c:0"]
-    assert every.synchronize(held(a, c, other), but=keepers["3"]) == held(a).keys()
+    assert every.names_trained_except(bound(b)) == ["a:0", "c:0"]
+    assert every.synchronize(bound(a, c, other), but=keepers["3"]) == bound(a).keys()
     assert reported == ["1 brings back", "2 brings back"]
-    assert every.synchronize(held(a, c)) == held(c).keys()
+    assert every.synchronize(bound(a, c)) == bound(c).keys()
     assert keepers["2"].is_stale
-    every.synchronize(held(b))
+    every.synchronize(bound(b))
     reported.clear()
     # No variable is old any more, so no owner is called.
-    assert not every.has_stale() and every.synchronize(held(a, b, c)) == set() and not reported
+    assert not every.has_stale() and every.synchronize(bound(a, b, c)) == set() and not reported
 
 
 def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistry) -> None:

@@ -11,7 +11,7 @@ from tf_libra.autotune import Budget, BudgetTracker, Phase
 from tf_libra.autotune.search.driver import plan_for_setting, search
 from tf_libra.autotune.search.result import START, Search
 from tf_libra.autotune.search.samplers import SEARCHERS, ExhaustedError, Grid
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 
 AIACC = strategies.Aiacc()
 

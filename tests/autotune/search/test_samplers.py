@@ -7,7 +7,7 @@ import pytest
 
 from tf_libra.autotune.search.samplers import MAX_STEPS, SEARCHERS, ExhaustedError, Grid
 from tf_libra.autotune.search.space import Space
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 
 SPACE = Space(tuple(2**i for i in range(16, 25)), (1, 2, 4), (1, 2))
 BEST = CommConfig(2**20, 2, 2)
@@ -76,8 +76,8 @@ def test_hyperband_spends_more_steps_on_promising_settings() -> None:
 
 def test_bayesian_searcher_learns_from_others() -> None:
     searcher = SEARCHERS["bayesian"](SPACE, 0)
-    for place in SPACE.coarse_to_fine():
-        setting = SPACE.setting_at(place)
+    for indices in SPACE.coarse_to_fine():
+        setting = SPACE.setting_at(indices)
         searcher.observe(setting, seconds(setting))
     proposed = []
     for _ in range(10):

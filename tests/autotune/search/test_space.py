@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.autotune.search.space import Space
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 
 axes = st.sets(st.integers(1, 1000), min_size=1, max_size=6).map(lambda s: tuple(sorted(s)))
 spaces = st.builds(Space, axes, axes, axes)
@@ -12,11 +12,11 @@ spaces = st.builds(Space, axes, axes, axes)
 
 @given(spaces)
 def test_indices_and_settings_are_inverse(space: Space) -> None:
-    places = space.coarse_to_fine()
-    assert sorted(places) == sorted(itertools.product(*(range(len(a)) for a in space.axes)))
-    assert len(places) == space.size
-    for place in places:
-        assert space.indices_of(space.setting_at(place)) == place
+    all_indices = space.coarse_to_fine()
+    assert sorted(all_indices) == sorted(itertools.product(*(range(len(a)) for a in space.axes)))
+    assert len(all_indices) == space.size
+    for indices in all_indices:
+        assert space.indices_of(space.setting_at(indices)) == indices
 
 
 @given(spaces)

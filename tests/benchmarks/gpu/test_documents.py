@@ -79,7 +79,7 @@ def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
         ({"environment": {}}, "environment.device is missing"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_field_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "curves.json"
     wrong = {**document("curves", {}), **change}
     with pytest.raises(ValueError, match=message):
@@ -99,7 +99,7 @@ def test_no_result_without_what_it_was_measured_on(key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "3"])
-def test_what_is_no_document_is_rejected(tmp_path: Path, text: str) -> None:
+def test_invalid_document_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "curves.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"curves\.json: "):

@@ -72,7 +72,7 @@ def test_curves_hold_every_kernel_size_and_number_of_threads(out: Path) -> None:
     assert all(sample.overlap_seconds == sample.compute_seconds == 0 for sample in alone)
 
 
-def test_what_was_measured_loads_as_what_planners_take(out: Path) -> None:
+def test_measurements_load_as_input_of_planners(out: Path) -> None:
     with pytest.raises(ValueError, match="dry run"):
         documents.load(out)
     found = documents.load(out, dry_run=True)

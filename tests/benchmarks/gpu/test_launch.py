@@ -48,7 +48,7 @@ def test_a_job_travels_as_text(job: Job) -> None:
     assert found.teams == {"planned": [0, 1], "own": [2, 3]}
 
 
-def test_two_ranks_of_one_gpu_meet_over_sockets(job: Job) -> None:
+def test_two_ranks_of_one_gpu_connect_over_sockets(job: Job) -> None:
     environments = [nccl_environment(dataclasses.replace(job, rank=rank), 128) for rank in range(4)]
     assert len({environment["NCCL_HOSTID"] for environment in environments}) == 4
     assert all(environment["NCCL_NET"] == "Socket" for environment in environments)

@@ -58,7 +58,7 @@ def test_equal_sizes_are_distinguished_by_order() -> None:
     ] == f"2 of 2 used another number, the first 8 instead of 2 for {SIZE}" + (" bytes")
 
 
-def test_what_nccl_was_to_choose_is_shown_and_proves_nothing() -> None:
+def test_choices_of_nccl_are_shown_and_prove_nothing() -> None:
     verdict = compare([RequestedChannels(SIZE, None), RequestedChannels(SIZE, 2)], parse(LOG))
     assert verdict["proven"]
     assert [row["as_requested"] for row in verdict["rows"]] == [None, True]

@@ -16,7 +16,7 @@ PLAN = Plan(
 )
 
 
-def test_what_a_rank_waited_for_is_no_all_reduce() -> None:
+def test_wait_of_a_rank_is_no_all_reduce() -> None:
     # Rank 1 comes to the first group a second later, and rank 0 to the second.
     ranks = [
         Seen((1.0, 2.0, 4.0), ((0, Span(2.0, 3.5)), (1, Span(4.5, 5.0)))),

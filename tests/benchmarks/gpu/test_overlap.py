@@ -14,7 +14,7 @@ def test_within_computation_all_of_it_overlaps() -> None:
     assert sample(Span(1.0, 3.0), PROGRESS, 8, 128) == OverlapSample(8, 128, 1.0, 2.0, 0.0)
 
 
-def test_what_lasts_beyond_computation_is_residual() -> None:
+def test_communication_after_computation_is_residual() -> None:
     found = sample(Span(0.5, 7.0), PROGRESS, 8, 128, step=2, group=1, plan="p")
     assert found == OverlapSample(8, 128, 2.5, 4.5, 2.0, step=2, group=1, plan="p")
 

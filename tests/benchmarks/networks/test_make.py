@@ -53,7 +53,7 @@ def test_counts_what_each_gradient_is_the_first_to_need():
 
 
 @pytest.mark.parametrize("name", ["xception"])
-def test_what_is_kept_is_what_is_traced(name):
+def test_cached_network_is_the_traced_network(name):
     network = networks.load(name)
     traced = trace(TASKS[name](), batch=network.cpu.batch)
     # Keras numbers the layers of a process on, so the order and the sizes are compared.

@@ -29,7 +29,7 @@ def followed(
     return found, [set(found.written.get(id(value), ())) for value in (A, B)]
 
 
-def test_what_is_written_carries_what_it_was_computed_of() -> None:
+def test_written_value_carries_the_labels_of_its_inputs() -> None:
     def step(x: Any) -> Any:
         A.assign_add(2.0 * tf.tanh(x))
         B.assign(x)
@@ -40,7 +40,7 @@ def test_what_is_written_carries_what_it_was_computed_of() -> None:
     assert found.returned == {"sin"}
 
 
-def test_what_a_variable_holds_comes_out_where_it_is_read() -> None:
+def test_labels_of_a_variable_reach_its_readers() -> None:
     """Also in the step before, if it is written further down."""
 
     def step(x: Any) -> None:

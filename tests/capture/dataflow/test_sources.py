@@ -54,7 +54,7 @@ def test_sources_end_at_an_all_reduce() -> None:
     assert flows(step, X, names={"w": w, "m": m}) == {"w": "reduced w", "m": "own m w"}
 
 
-def test_what_an_all_reduce_is_computed_of_is_known() -> None:
+def test_sources_of_an_all_reduce_are_found() -> None:
     w, slot, rate = V(tf.ones([3])), V(tf.ones([3])), V(0.1)
 
     def step(x: Any) -> None:
@@ -137,7 +137,7 @@ def test_rows_of_tables() -> None:
         lambda: tf.timestamp() * tf.ones([3], tf.float64),
     ],
 )
-def test_what_is_drawn_or_read_is_own(value: Callable[[], Any]) -> None:
+def test_random_and_read_values_are_rank_local(value: Callable[[], Any]) -> None:
     v = V(tf.zeros([3]))
     assert flows(lambda: v.assign(tf.cast(value(), tf.float32)), names={"v": v}) == {"v": "own"}
 

@@ -10,7 +10,7 @@ import pytest
 import tf_libra
 from tf_libra.cli import main
 from tf_libra.internal import formatting
-from tf_libra.model_parallel.planning.burst import given_devices, strong_scaling_limit
+from tf_libra.model_parallel.planning.burst import strong_scaling_limit, with_device_counts
 from tf_libra.model_parallel.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
 
 SCALING = tf_libra.ScalingProfile.chain(
@@ -122,7 +122,7 @@ def test_bad_input_is_named(profile, capsys, arguments, status, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_plan_is_simulated_by_the_profile_that_is_given(profile, tmp_path, capsys):
+def test_a_plan_is_simulated_with_the_requested_profile(profile, tmp_path, capsys):
     plan = tf_libra.make_burst_plan(SCALING)
     (tmp_path / "plan.json").write_text(plan.to_json())
     other = tf_libra.ScalingProfile.chain(
@@ -136,7 +136,7 @@ def test_a_plan_is_simulated_by_the_profile_that_is_given(profile, tmp_path, cap
     arguments = [f"--plan={tmp_path}/plan.json", "--background_seconds=1e-4", f"--plot={picture}"]
     assert main(["burst", "simulate", profile, *arguments, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    expected = given_devices(other, plan.num_devices)
+    expected = with_device_counts(other, plan.num_devices)
     assert row["iteration_seconds"] == pytest.approx(expected.iteration_seconds)
     assert row["device_seconds"] == pytest.approx(expected.device_seconds)
     assert row["largest_amplification"] == pytest.approx(max(expected.amplification))
@@ -168,7 +168,7 @@ def test_too_many_seconds_are_an_error_of_one_line(tmp_path, capsys):
     assert line.startswith("data-parallel, 2 ") and not reported.err
 
 
-def test_what_takes_no_time_is_drawn(tmp_path, capsys):
+def test_spans_of_no_duration_are_drawn(tmp_path, capsys):
     nothing = tf_libra.ScalingProfile.chain([1, 2], np.zeros((1, 2)), np.zeros((1, 2)), [])
     (tmp_path / "nothing.json").write_text(nothing.to_json())
     picture = tmp_path / "nothing.svg"

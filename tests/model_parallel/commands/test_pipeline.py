@@ -53,7 +53,7 @@ def test_simulate_a_strategy_over_microbatches(inputs, tmp_path, capsys):
     assert picture.read_text().count("microbatches") >= 3
 
 
-def test_simulate_a_given_plan(inputs, tmp_path, capsys):
+def test_simulate_a_plan_file(inputs, tmp_path, capsys):
     plan = tf_libra.make_pipeline_plan(LAYERS, CLUSTER, "hetpipe", num_microbatches=5)
     (tmp_path / "plan.json").write_text(plan.to_json())
     arguments = [*inputs, f"--plan={tmp_path}/plan.json"]

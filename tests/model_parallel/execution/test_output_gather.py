@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tests.model_parallel.job import batches, build_model, trace
 from tests.model_parallel.models import convolutional
 from tests.model_parallel.partition.test_batch_sharding import make_layout
@@ -33,7 +34,7 @@ def output(
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(0, 2))
 def test_output_with_a_batch_axis_has_the_examples_in_order(
     num_replicas: int, num_microbatches: int, rows: int, axis: int

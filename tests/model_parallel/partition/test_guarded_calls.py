@@ -17,7 +17,7 @@ def outputs_of(*specs: tf.TensorSpec) -> list[Any]:
     return list(concrete.outputs)
 
 
-def test_results_of_failed_computations_are_zeros_and_the_first_error_is_kept() -> None:
+def test_results_of_failed_computations_are_zeros_and_the_first_error_is_raised() -> None:
     outputs = outputs_of(tf.TensorSpec([2, 3]), tf.TensorSpec([None], tf.int64))
     first = tf.errors.ResourceExhaustedError(None, None, "no memory")
     with guarded_calls() as guard:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tests.model_parallel.partition.test_batch_sharding import make_layout
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
 from tf_libra.model_parallel.partition.resharding import (
@@ -94,7 +95,7 @@ def examples_of(shards: BatchShards, stage: int, rank: int) -> np.ndarray:
     return np.arange(own.start, own.stop)
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(stages(), st.integers(0, 1))
 def test_resharding_along_a_batch_axis_delivers_examples_once_in_order(
     case: tuple[BatchShards, int, int], axis: int
@@ -112,7 +113,7 @@ def test_resharding_along_a_batch_axis_delivers_examples_once_in_order(
         np.testing.assert_array_equal(value, numbers(target, rank))
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(stages())
 def test_resharded_gradients_are_scaled_to_the_receivers_mean(
     case: tuple[BatchShards, int, int],
@@ -131,7 +132,7 @@ def test_resharded_gradients_are_scaled_to_the_receivers_mean(
         np.testing.assert_allclose(value, gradient(target, rank), rtol=1e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(stages())
 def test_resharding_without_a_batch_axis_averages_weighted_by_common_examples(
     case: tuple[BatchShards, int, int],

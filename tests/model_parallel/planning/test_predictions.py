@@ -16,7 +16,7 @@ from tests.model_parallel.planning.burst import reference as bursts
 from tests.model_parallel.planning.pipeline import reference as pipelines
 from tf_libra.cli import main
 from tf_libra.model_parallel.planning.pipeline import make_pipeline_plan
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 from tf_libra.model_parallel.planning.predictions import (
     CALL_SECONDS,
     predict_microbatch,

@@ -24,9 +24,9 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
     trained = build_model(EVERY[name])
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(variable).numpy() for variable in every]
-    given = (batches(1, 8)[0], {})
-    traces = SizedTraces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
-    found = measured_layers(traces, given, 2)
+    arguments = (batches(1, 8)[0], {})
+    traces = SizedTraces(StepRecorder(tf.function(trained.step)), arguments, 4, 4, num_ranks=2)
+    found = measured_layers(traces, arguments, 2)
     for variable, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(variable).numpy(), value)
     assert found.names == tuple(layer.name for layer in traces.microbatch_graph.layers)
@@ -51,9 +51,9 @@ def test_a_step_that_rejects_a_share_of_a_microbatch_is_measured_all_the_same():
             raise TypeError("four at a time")
         return trained.step(images, labels)
 
-    given = (batches(1, 8)[0], {})
-    traces = SizedTraces(StepRecorder(tf.function(step)), given, 4, 4, num_ranks=2)
-    found = measured_layers(traces, given, 2)
+    arguments = (batches(1, 8)[0], {})
+    traces = SizedTraces(StepRecorder(tf.function(step)), arguments, 4, 4, num_ranks=2)
+    found = measured_layers(traces, arguments, 2)
     assert found.input_shares == ()
     assert found.forward_seconds.sum() > 0
 
@@ -75,9 +75,9 @@ def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
         tf.cond(steps >= 0, call, steps.read_value) if in_condition else call()
         return result
 
-    given = (batches(1, 8)[0], {})
-    traces = SizedTraces(StepRecorder(tf.function(step)), given, 4, 4)
-    found = measured_layers(traces, given, 2)
+    arguments = (batches(1, 8)[0], {})
+    traces = SizedTraces(StepRecorder(tf.function(step)), arguments, 4, 4)
+    found = measured_layers(traces, arguments, 2)
     assert not calls
     assert found.update_seconds.sum() == 0
     assert found.input_shares == ()
@@ -88,13 +88,13 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
     trained = build_model(EVERY["normalized"])
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(variable).numpy() for variable in every]
-    given = (batches(1, 8)[0], {})
-    traces = SizedTraces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
-    layers = measured_layers(traces, given, 2)
+    arguments = (batches(1, 8)[0], {})
+    traces = SizedTraces(StepRecorder(tf.function(trained.step)), arguments, 4, 4, num_ranks=2)
+    layers = measured_layers(traces, arguments, 2)
     last = len(layers.layers) - 1
     cut = traces.partition((0, last))
     links = LinkRates(Cluster.from_bandwidth(np.ones((2, 2))), 0.0, 1e3, 1e6)
-    found = measured_stages(traces, given, 2, layers, (0, last), links)
+    found = measured_stages(traces, arguments, 2, layers, (0, last), links)
     for variable, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(variable).numpy(), value)
     for stage, own in enumerate((slice(0, last), slice(last, None))):

@@ -10,7 +10,7 @@ from tests.reporting.tensorboard import examples
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import TaskSpan
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
-from tf_libra.model_parallel.reporting.burst_report import explained, in_a_line, took
+from tf_libra.model_parallel.reporting.burst_report import describe_measured, explained, in_a_line
 from tf_libra.planning.one_worker import OneWorkerComparison
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(5))
@@ -59,10 +59,12 @@ def test_the_line_names_stages_with_their_ranks() -> None:
     moved = replace(plan, first_devices=(0, 0, 1, 0, 0))
     assert "block_2 on rank 1;" in in_a_line(moved)
     assert "from rank 1 on: block_2" in explained("step", moved, NOTHING)
-    assert took(plan, MeasuredLayers((), 2.0)).startswith("an iteration takes 2 s; predicted: ")
+    assert describe_measured(plan, MeasuredLayers((), 2.0)).startswith(
+        "an iteration takes 2 s; predicted: "
+    )
 
 
-def test_it_is_said_what_this_rank_did_in_the_last_step() -> None:
+def test_report_shows_the_last_step_of_this_rank() -> None:
     plan = replace(examples.burst_record().plan, max_amplification=None)
     assert "this rank has no layer" in explained("step", plan, NOTHING)
     did: Any = SimpleNamespace(

@@ -8,13 +8,13 @@ from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
-from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
 from tf_libra.model_parallel.reporting.pipeline_report import (
     compare_with_one_worker,
+    describe_measured,
     explained,
     in_a_line,
-    took,
 )
+from tf_libra.model_parallel.reporting.plan_records import PipelineRecord
 from tf_libra.model_parallel.simulation.pipeline_gantt import LEGEND
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(6))
@@ -72,7 +72,7 @@ def test_one_worker_computes_all_microbatches_and_updates_once() -> None:
     assert compare_with_one_worker(single, layers, 1.0) is None
 
 
-def test_the_line_says_who_computes_what() -> None:
+def test_line_names_the_layers_of_each_rank() -> None:
     record = examples.pipeline_record(ranks=4)
     assert in_a_line(record.plan) == (
         f"a pipeline of 2 stages, 4 microbatches, predicted"
@@ -86,7 +86,7 @@ def test_the_line_says_who_computes_what() -> None:
 def test_measured_times_stand_next_to_predicted_ones() -> None:
     record = examples.pipeline_record()
     both = formatting.time(record.seconds), formatting.time(record.plan.predicted_seconds)
-    reported = took(record.plan, MeasuredLayers(record.bars, record.seconds))
+    reported = describe_measured(record.plan, MeasuredLayers(record.bars, record.seconds))
     assert reported == "an iteration takes {}; predicted: {}".format(*both)
     text = text_of(record, is_measured=True)
     assert "measured iteration: {}, predicted: {}".format(*both) in text

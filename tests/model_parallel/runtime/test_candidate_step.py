@@ -29,8 +29,8 @@ class Candidate(CandidateTraining):
     def __init__(self) -> None:
         self._has_run_plan, self._traces = True, {}
 
-    def _prepare(self, given: Any) -> Any:
-        return given
+    def _prepare(self, arguments: Any) -> Any:
+        return arguments
 
 
 def test_arguments_that_stages_do_not_take_end_the_trial_on_all_ranks() -> None:

@@ -54,7 +54,7 @@ def test_a_number_of_stages_that_is_not_possible_is_passed_over():
         plan_for(layers, tight, Spp(), 2, no_check)
 
 
-def test_the_next_best_is_taken_where_one_cannot_be_executed_and_that_is_said():
+def test_next_best_plan_is_selected_and_logged_if_the_best_cannot_be_executed():
     layers, cluster = chain([1e9, 2e9, 3e9, 1e9, 2e9]), complete(4)
     first, second, *_ = make_pipeline_plans(layers, cluster, "spp", num_microbatches=4)
 

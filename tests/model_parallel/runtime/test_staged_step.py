@@ -248,10 +248,10 @@ def test_logdir_of_a_pipeline_is_readable_by_commands(
 ) -> None:
     """Files are measurements, a plan, a picture, and a trace with all microbatches."""
     logdir = trained.folder / "logdir"
-    given = [f"--layers={logdir / 'layers.json'}", f"--cluster={logdir / 'cluster.json'}"]
-    assert main(["pipeline", "simulate", *given, f"--plan={logdir / 'pipeline.json'}"]) == 0
+    files = [f"--layers={logdir / 'layers.json'}", f"--cluster={logdir / 'cluster.json'}"]
+    assert main(["pipeline", "simulate", *files, f"--plan={logdir / 'pipeline.json'}"]) == 0
     assert f"spp, {MICROBATCHES} microbatches" in capsys.readouterr().out
-    assert main(["pipeline", "compare", *given, "--num_microbatches=4"]) == 0
+    assert main(["pipeline", "compare", *files, "--num_microbatches=4"]) == 0
     assert "data-parallel" in capsys.readouterr().out
     plan = PipelinePlan.from_json((logdir / "pipeline.json").read_text())
     assert [list(stage.devices) for stage in plan.stages] == trained.value("deep")["stages"]

@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.burst import reference
 from tf_libra.model_parallel.planning.burst import reschedule
 from tf_libra.model_parallel.simulation import simulate_burst
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.branching(), st.sampled_from([None, 1.5, 4.0]))
 def test_tasks_run_when_the_plan_says(case, limit):
     scaling, _ = case
@@ -33,7 +34,7 @@ def test_another_profile_gives_other_times_for_the_same_plan():
     assert max(s.stop_seconds for s in simulate_burst(slower, plan)) == pytest.approx(6.25)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.branching(), st.sampled_from([None, 1.5, 4.0]), st.floats(0.1, 10))
 def test_a_plan_by_another_profile_is_all_of_that_profile(case, limit, factor):
     scaling, _ = case

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tests.reporting.tensorboard import examples
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, named, pictures, stages_of
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar
@@ -22,7 +23,7 @@ def test_layers_that_follow_each_other_on_the_same_devices_are_a_stage():
     ]  # fmt: skip
 
 
-def test_what_is_predicted_leaves_the_plans_gaps():
+def test_predicted_background_leaves_the_gaps_of_the_plan():
     [predicted] = pictures(PLAN)
     assert predicted.idle_seconds == PLAN.idle_seconds
     for device, gaps in enumerate(PLAN.gaps):
@@ -36,7 +37,7 @@ def test_what_is_predicted_leaves_the_plans_gaps():
         assert sum(bar.stop_seconds - bar.start_seconds for bar in drawn) == pytest.approx(took)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=8),
     st.integers(0, 50),

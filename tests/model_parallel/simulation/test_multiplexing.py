@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.burst import reference
 from tf_libra.model_parallel.simulation import (
     BackgroundJob,
@@ -116,7 +117,7 @@ def test_a_device_without_foreground_does_only_background():
     assert found.background_iterations == pytest.approx(3 / 0.5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(
     reference.branching(),
     st.builds(
@@ -128,7 +129,7 @@ def test_a_device_without_foreground_does_only_background():
     ),
     st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5),
 )
-def test_what_both_get_stays_within_bounds(case, how, operators):
+def test_shares_of_both_jobs_stay_within_bounds(case, how, operators):
     plan = tf_libra.make_burst_plan(case[0], max_amplification=2.0)
     if not plan.iteration_seconds:
         return

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.drawing import fractions, pick
+from tests.drawing import fractions, num_examples, pick
 from tests.model_parallel.planning.pipeline import reference
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 
-many = settings(max_examples=200, deadline=None)
+many = settings(max_examples=num_examples(200), deadline=None)
 
 
 @st.composite
@@ -137,7 +137,7 @@ def test_nothing_to_send_needs_no_link():
     assert tf_libra.simulate_pipeline(layers, plan, cluster).iteration_seconds == 6
 
 
-def test_what_is_computed_first_is_sent_first_though_it_takes_no_time():
+def test_first_result_is_sent_first_even_if_it_takes_no_time():
     """GPipe goes backward from the last microbatch; so does what it sends."""
     layers = tf_libra.LayerGraph.chain([0, 30], [10, 0], [0, 0], [100])
     cluster = tf_libra.Cluster.from_bandwidth([[0, 1], [1, 0]])

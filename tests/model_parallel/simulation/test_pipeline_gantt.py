@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.pipeline import reference
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 from tf_libra.model_parallel.simulation.pipeline_gantt import (
     Bar,
     bars_of,
@@ -16,7 +17,7 @@ from tf_libra.model_parallel.simulation.pipeline_gantt import (
     chart,
 )
 
-many = settings(max_examples=100, deadline=None)
+many = settings(max_examples=num_examples(100), deadline=None)
 
 
 def planned(forward, backward, parameters, activations, rate, stages, M):

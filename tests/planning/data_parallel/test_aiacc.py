@@ -1,17 +1,59 @@
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
+from tf_libra.internal.validation import MAX_INT32
 from tf_libra.planning.data_parallel.aiacc import MAX_UNITS, CommConfig, pack, sizes_to_try
 from tf_libra.specs.backward_profile import rows_of
 from tf_libra.specs.plan import Plan
 
+numbers = st.integers(1, MAX_INT32)
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 DTYPES = {None: 16, "float32": 4, "float16": 2, "float64": 8}
+
+
+@given(numbers, numbers, numbers)
+def test_fields_round_trip(unit_bytes: int, num_streams: int, num_threads: int) -> None:
+    setting = CommConfig(unit_bytes, num_streams, num_threads)
+    assert (
+        CommConfig.from_fields("setting", json.loads(json.dumps(dataclasses.asdict(setting))))
+        == setting
+    )
+    assert setting.num_lanes == num_streams * num_threads
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [("unit_bytes", None), ("num_streams", MAX_INT32), ("num_threads", MAX_INT32)],
+)
+def test_number_out_of_range_is_named(field: str, most: int | None) -> None:
+    fields = {"unit_bytes": 1, "num_streams": 1, "num_threads": 1}
+    assert CommConfig(**fields)
+    wrong = [0, -1, 1.5, True, None, *([] if most is None else [most + 1])]
+    for value in wrong:
+        with pytest.raises(ValueError, match=rf"{field} must be .*{value}"):
+            CommConfig.from_fields("setting", fields | {field: value})
+    if most is not None:
+        assert CommConfig(**fields | {field: most})
+
+
+@pytest.mark.parametrize("document", [{"unit_bytes": 1}, [1, 1, 1], None])
+def test_wrong_document_is_rejected(document: object) -> None:
+    with pytest.raises(ValueError, match="setting"):
+        CommConfig.from_fields("setting", document)
+
+
+def test_describe_names_units_streams_and_threads() -> None:
+    text = CommConfig(4 << 20, 3, 2).describe()
+    assert text == "units of 4.194 MB on 3 streams of 2 threads"
 
 
 @st.composite
@@ -33,7 +75,7 @@ def item(profile: tf_libra.BackwardProfile, index: int) -> int:
     return DTYPES[profile.tensors[index].dtype]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(profiles(), st.integers(1, 500), st.integers(1, 4))
 # As large as a unit, but of no whole number of the elements that it is taken to have.
 @example(tf_libra.BackwardProfile.from_arrays([4, 18], [0.0] * 2), 20, 1)
@@ -103,7 +145,7 @@ def test_unit_above_all_bytes_is_one_all_reduce() -> None:
     assert any("holds all gradients" in note for note in plan.notes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(max_tensors=8, updates=True), reference.any_costs((1, 2)))
 def test_chosen_setting_has_the_shortest_prediction(profile, cost) -> None:
     strategy = strategies.Aiacc(threads=(1, 2), streams=(1, 2))

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.internal import formatting
@@ -19,7 +20,7 @@ def plan_of(num_bytes, compute_seconds, cost=COST, **kwargs):
     return tf_libra.make_plan(profile, cost, strategies.AscWfbp(**kwargs))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(reference.profiles(max_tensors=12), reference.any_costs((2, 4)))
 def test_merging_equals_the_published_code(profile, cost):
     """The authors' loop: merge one, then recompute when every all-reduce starts, one by one."""
@@ -127,7 +128,7 @@ def test_large_gamma_notes_the_faster_plan():
     assert f"merged as by mg-wfbp, is predicted {formatting.time(merged_seconds)}" in large.notes[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(max_tensors=8), reference.any_costs((1,)), st.floats(1, 4))
 def test_streams_are_chosen_by_the_model(profile, cost, gamma):
     def planned(**arguments):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 from tf_libra.simulation.sequential import stage_times
@@ -12,7 +13,7 @@ from tf_libra.simulation.sequential import stage_times
 THREADS = (1, 2, 5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(), reference.lawful_costs(THREADS), st.integers(1, 30))
 def test_a_stage_takes_its_chunks_and_an_extra(profile, cost, chunks):
     """The costs hold for any size and threads, next to any number of chunks (Eqs. 8-11)."""
@@ -37,7 +38,7 @@ def test_a_stage_takes_its_chunks_and_an_extra(profile, cost, chunks):
                     assert with_extra == pytest.approx(taken, rel=1e-6, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(), reference.lawful_costs(THREADS), st.integers(1, 30))
 def test_tensors_are_there_at_the_first_edge_after_them(profile, cost, chunks):
     costs = ChunkedCosts(profile, cost, THREADS, chunks)

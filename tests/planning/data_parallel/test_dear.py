@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 
@@ -28,7 +29,7 @@ def test_tensors_of_a_layer_stay_together():
     assert [group.stop for group in plan.groups] == [2, 5, 6]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(max_tensors=8), st.sampled_from([0, 1, 1000, 10**6]))
 def test_groups_are_the_longest_that_stay_below_the_buffer(profile, buffer):
     plan = tf_libra.make_plan(profile, COST, strategies.Dear(buffer_bytes=buffer))

@@ -5,13 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra.planning.data_parallel import dynamic_program
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=600, deadline=None)
-some = settings(max_examples=150, deadline=None)
+many = settings(max_examples=num_examples(600), deadline=None)
+some = settings(max_examples=num_examples(150), deadline=None)
 
 
 def solve(profile, costs, max_groups):

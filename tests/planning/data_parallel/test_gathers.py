@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tests.simulation.test_gathers import gathers_of, with_forward
 from tf_libra.planning.data_parallel.gathers import plan_gathers
@@ -31,7 +32,7 @@ def least_delay(profile, cost, max_groups):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(
     st.data(),
     reference.profiles(max_tensors=4),
@@ -50,7 +51,7 @@ def test_no_other_gathers_delay_the_forward_pass_less(data, profile, cost, max_g
     assert found + forward == pytest.approx(least + forward, rel=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(
     st.data(),
     reference.profiles(max_tensors=4),

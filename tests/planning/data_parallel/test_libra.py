@@ -3,11 +3,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=600, deadline=None)
+many = settings(max_examples=num_examples(600), deadline=None)
 
 
 def stops_and_threads(plan):

@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning.data_parallel import libra_exact
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=1000, deadline=None)
+many = settings(max_examples=num_examples(1000), deadline=None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -46,7 +47,7 @@ def test_equals_brute_force_under_the_assumptions(profile, cost, max_groups):
     assert plan.notes == ()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(reference.profiles(), reference.any_costs(THREADS), st.integers(1, 5), st.integers(1, 3))
 def test_equals_brute_force_if_the_beam_drops_states(profile, cost, max_groups, states):
     strategy = strategies.Libra(threads=THREADS, max_groups=max_groups, chunks=1, exact=True)

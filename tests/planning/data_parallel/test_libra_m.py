@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
@@ -13,7 +14,7 @@ from tf_libra.planning.data_parallel.libra_m import allocate_threads
 THREADS = (1, 2, 5)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=num_examples(600), deadline=None)
 @given(
     reference.profiles(),
     reference.lawful_costs(THREADS),
@@ -35,7 +36,7 @@ def test_is_within_the_bound_of_the_best_threads(profile, cost, chunks, min_elem
     assert plan.predicted_seconds <= best * (1 + (len(stops) - 1) / chunks) * (1 + 1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200), deadline=None)
 @given(st.data(), reference.profiles(max_tensors=4), reference.any_costs((1, 3)))
 def test_threads_equal_equation_17(data, profile, cost):
     stops = data.draw(st.sampled_from(list(reference.all_stops(len(profile.tensors), 4))))
@@ -46,7 +47,7 @@ def test_threads_equal_equation_17(data, profile, cost):
     )
 
 
-def test_merging_uses_the_given_threads():
+def test_merging_uses_the_requested_threads():
     profile = tf_libra.BackwardProfile.from_arrays([10**6] * 8, [1e-3] * 8)
     cost = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.01), (1e9, 0.95e9, 0.01), (1e9, 0.95e9, 0.01))
     for merged_for in (1, 32):

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 
 THREADS = (1, 8)
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
 
 
 def best_without_cut(profile, cost, max_groups, forbidden):

@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning.data_parallel.mg_wfbp import merge_stops
@@ -33,7 +34,7 @@ def test_groups_ignore_contention():
     assert merge_stops(profile, slow, 2) == merge_stops(profile, COST, 2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(
     reference.profiles(max_tensors=12),
     reference.any_costs((1, 2)),

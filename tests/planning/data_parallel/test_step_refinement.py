@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning.data_parallel import step_refinement
@@ -66,7 +67,7 @@ def test_libra_finds_the_shortest_step_of_small_problems(exact):
     assert max(over) < 0.05
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(updates=True), reference.lawful_costs(THREADS), st.integers(1, 4))
 def test_step_is_no_longer_than_of_the_shortest_backward(profile, cost, max_groups):
     without = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, profile.compute_seconds)
@@ -79,7 +80,7 @@ def test_step_is_no_longer_than_of_the_shortest_backward(profile, cost, max_grou
     assert plan.predicted_seconds == timeline.backward_seconds
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.profiles(max_tensors=4, updates=True), reference.lawful_costs((1, 5)))
 def test_libra_m_chooses_threads_by_the_step(profile, cost):
     plan = tf_libra.make_plan(profile, cost, strategies.LibraM(threads=(1, 5), min_elements=0))

@@ -12,8 +12,7 @@ from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_
 from tf_libra.autotune import TuningResult
 from tf_libra.background_jobs.statistics import BackgroundRecord, BackgroundStats
 from tf_libra.cost_model import CostModel, OverlapSample
-from tf_libra.model_parallel.reporting.burst_record import BurstRecord
-from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
+from tf_libra.model_parallel.reporting.plan_records import BurstRecord, PipelineRecord
 from tf_libra.model_parallel.simulation import simulate_pipeline
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar, bars_of
@@ -21,7 +20,7 @@ from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.planning.strategy import REGISTRY, Draft, FixedThreads, groups_from_stops
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.reporting.records.families import FamilyRecord
+from tf_libra.reporting.families import FamilyRecord
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
 from tf_libra.reporting.records.timeline import TimelineRecord

@@ -43,8 +43,8 @@ def test_plan_view_has_the_numbers_of_json_and_explain(tab: Tab, made: dict[str,
 
 
 def test_plan_view_has_all_facts(tab: Tab, made: dict[str, Any], address: str) -> None:
-    place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
-    assert place["run"] == RUN
+    plan_key = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
+    assert plan_key["run"] == RUN
     tab.wait(lambda: tab.one("#gain").get_attribute("data-pending") is None)
     facts = {fact: tab.one(f"#{fact}").text for fact in ("bottleneck", "threads", "model", "gain")}
     assert "Group" in facts["bottleneck"]
@@ -54,8 +54,8 @@ def test_plan_view_has_all_facts(tab: Tab, made: dict[str, Any], address: str) -
 
 
 def test_measurements_are_above_predictions(tab: Tab, made: dict[str, Any], address: str) -> None:
-    place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
-    raced = answer(address, f"plan?{urllib.parse.urlencode(place)}")["race"]
+    plan_key = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
+    raced = answer(address, f"plan?{urllib.parse.urlencode(plan_key)}")["race"]
     rows = tab.find("#race-table tbody tr")
     assert [row.get_attribute("data-fingerprint") for row in rows] == [
         entry["fingerprint"] for entry in raced

@@ -11,7 +11,7 @@ from tests.reporting.tensorboard import examples
 from tests.reporting.tensorboard.conftest import HOSTILE_RUN
 from tf_libra import strategies
 from tf_libra.internal import formatting
-from tf_libra.model_parallel.reporting.burst_record import BurstRecord
+from tf_libra.model_parallel.reporting.plan_records import BurstRecord
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab

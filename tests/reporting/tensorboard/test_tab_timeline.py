@@ -63,8 +63,10 @@ def test_timeline_shows_one_step_of_all_ranks(tab: Tab, made: dict[str, Any]) ->
     tab.view("timeline")
     tab.wait(lambda: tab.find("#ranks .timeline"))
     assert len(tab.find("#ranks .timeline[data-kind='rank']")) == 2
-    place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
-    view = answer(urllib.parse.urljoin(tab.address, "/"), f"ranks?{urllib.parse.urlencode(place)}")
+    plan_key = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
+    view = answer(
+        urllib.parse.urljoin(tab.address, "/"), f"ranks?{urllib.parse.urlencode(plan_key)}"
+    )
     assert [entry["rank"] for entry in view["ranks"]] == [0, 1]
     assert f"Step {view['step']}, 2 ranks" in tab.one("#skew").text
     for rank in view["ranks"]:

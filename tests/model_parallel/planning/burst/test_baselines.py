@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.burst import reference
 from tf_libra.model_parallel.planning import burst
 
@@ -62,7 +63,7 @@ def test_the_strong_scaling_limit_of_branches_is_one_of_devices():
     assert tf_libra.make_burst_plan(scaling).iteration_seconds == 10.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.branching())
 def test_no_plan_is_quicker_than_the_limit_and_bursts_are_no_slower_than_data_parallelism(case):
     scaling, _ = case
@@ -91,21 +92,21 @@ def test_branches_that_do_not_join_as_they_parted_are_named():
         tf_libra.make_burst_plan(scaling, "search-linear")
 
 
-def test_numbers_of_devices_that_are_given():
+def test_user_provided_numbers_of_devices():
     """Covers a chain and sequential branches; the plan's own device counts are valid."""
     compute = np.array([[4.0, 2.5], [3.0, 2.0], [2.0, 1.5]])
     moves = np.array([[[0.0, 0.5], [0.25, 0.0]]] * 3)
     chain = tf_libra.ScalingProfile.chain([1, 2], compute, 0.1 * compute, moves[:2])
-    plan = burst.given_devices(chain, [2, 1, 2])
+    plan = burst.with_device_counts(chain, [2, 1, 2])
     assert plan.num_devices == (2, 1, 2) and plan.strategy == "given"
     assert plan.iteration_seconds == pytest.approx(1.1 * (2.5 + 3.0 + 1.5) + 0.25 + 0.5)
     branching = tf_libra.ScalingProfile.graph(
         [1, 2], compute, 0.1 * compute, [(0, 1), (0, 2), (1, 2)], moves
     )
-    plan = burst.given_devices(branching, [1, 2, 1])
+    plan = burst.with_device_counts(branching, [1, 2, 1])
     assert plan.num_devices == (1, 2, 1) and set(plan.lanes) == {0}
     assert plan.iteration_seconds == pytest.approx(1.1 * (4.0 + 2.0 + 2.0) + 0.5 + 0.25)
     with pytest.raises(ValueError, match="num_devices"):
-        burst.given_devices(chain, [2, 3, 2])
+        burst.with_device_counts(chain, [2, 3, 2])
     with pytest.raises(ValueError, match=r"num_devices.*3,.*2"):
-        burst.given_devices(chain, [2, 1])
+        burst.with_device_counts(chain, [2, 1])

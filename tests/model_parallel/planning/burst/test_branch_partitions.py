@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tf_libra.model_parallel.planning.burst.branch_partitions import (
     BranchLanes,
     BranchPartition,
@@ -16,7 +17,7 @@ from tf_libra.model_parallel.planning.burst.pareto_paths import Table
 from tf_libra.model_parallel.planning.burst.strategy import BlockRun, EdgeRun
 
 
-@settings(max_examples=200)
+@settings(max_examples=num_examples(200))
 @given(st.sets(st.integers(2, 9), max_size=3), st.integers(1, 12), st.integers(1, 3))
 def test_allotments_are_those_of_which_no_lane_could_have_more(more, devices, lanes):
     counts = sorted({1} | more)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tf_libra.model_parallel.planning.burst.costs import Costs, amplification
 
 COUNTS = [1, 2, 4]
@@ -24,7 +25,7 @@ def chains(draw):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(chains(), st.floats(1.0, 4.0))
 def test_a_step_is_forbidden_where_the_next_layer_is_amplified_beyond_the_limit(scaling, limit):
     costs = Costs(scaling, limit)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.burst import reference
 from tf_libra.model_parallel.planning.burst import branch_blocks
 
@@ -33,19 +34,19 @@ def check(scaling, model):
         assert wide <= tight * (1 + 1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80), deadline=None)
 @given(reference.chains())
 def test_chains_equal_brute_force(case):
     check(*case)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(reference.branching())
 def test_branching_models_equal_brute_force(case):
     check(*case)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(reference.branching())
 def test_bounds_of_large_blocks_leave_the_best_in(case):
     # The limit of enumeration is set below any block's number of choices.
@@ -82,9 +83,9 @@ def test_large_blocks_are_planned_as_if_every_way_were_tried(seed, width):
         assert bounded.iteration_seconds == pytest.approx(every.iteration_seconds, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(reference.chains(max_layers=6), st.sampled_from([None, 1.0, 1.5, 2.0, 5.0]))
-def test_what_a_plan_says_of_a_chain_is_what_the_profile_says(case, limit):
+def test_times_of_a_plan_for_a_chain_match_the_profile(case, limit):
     scaling, _ = case
     plan = tf_libra.make_burst_plan(scaling, max_amplification=limit)
     at = [scaling.device_counts.index(g) for g in plan.num_devices]
@@ -102,9 +103,9 @@ def test_what_a_plan_says_of_a_chain_is_what_the_profile_says(case, limit):
     assert plan.device_seconds == pytest.approx(used, rel=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(reference.branching(), st.sampled_from([None, 1.0, 1.5, 2.0, 5.0]))
-def test_what_a_plan_says_of_branches_is_what_the_profile_says(case, limit):
+def test_times_of_a_plan_for_branches_match_the_profile(case, limit):
     scaling, _ = case
     plan = tf_libra.make_burst_plan(scaling, max_amplification=limit)
     at = [scaling.device_counts.index(n) for n in plan.num_devices]
@@ -125,7 +126,7 @@ def test_what_a_plan_says_of_branches_is_what_the_profile_says(case, limit):
     assert plan.device_seconds == pytest.approx(used, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_free_transitions_without_limit_are_data_parallelism(layers, seed):
     rng = np.random.default_rng(seed)
@@ -144,7 +145,7 @@ def test_free_transitions_without_limit_are_data_parallelism(layers, seed):
     assert same.iteration_seconds == pytest.approx(plan.iteration_seconds, rel=1e-12)
 
 
-def test_algorithm_1_keeps_one_predecessor_and_misses_the_plan():
+def test_algorithm_1_stores_one_predecessor_and_misses_the_plan():
     # Layer 1 on 2 devices is reached soonest from 1 device, by a transition that exceeds the limit.
     # From 2 devices it takes half a second more and keeps the limit; Algorithm 1 drops that path.
     scaling = tf_libra.ScalingProfile.chain(
@@ -161,7 +162,7 @@ def test_algorithm_1_keeps_one_predecessor_and_misses_the_plan():
     assert printed.iteration_seconds == pytest.approx(26.0)
 
 
-def test_algorithm_1_may_break_a_limit_that_a_plan_keeps():
+def test_algorithm_1_may_exceed_a_limit_that_another_plan_satisfies():
     scaling = tf_libra.ScalingProfile.chain(
         [1, 2],
         compute_seconds=[[8.0, 4.0], [4.0, 5.0]],
@@ -173,7 +174,7 @@ def test_algorithm_1_may_break_a_limit_that_a_plan_keeps():
     assert max(printed.amplification) == 2.5
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80), deadline=None)
 @given(reference.chains(max_layers=5))
 def test_algorithm_1_is_the_shortest_path_where_nothing_is_forbidden(case):
     scaling, _ = case
@@ -203,7 +204,7 @@ def test_a_transition_waits_for_a_lane_that_is_on_the_devices_that_it_leads_to()
     assert plan.iteration_seconds == 8
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(reference.branching(), st.sampled_from([None, 1.0, 1.5, 4.0]))
 def test_no_device_runs_two_tasks_concurrently(case, limit):
     plan = tf_libra.make_burst_plan(case[0], max_amplification=limit)
@@ -242,7 +243,7 @@ def test_a_layer_that_costs_nothing_amplifies_nothing():
     assert plan.amplification == (1.0, 1.0)
 
 
-def test_what_cannot_be_bounded_is_said():
+def test_plan_without_a_bound_has_a_note():
     # Layer 1 costs nothing on one device, but its incoming transition costs time on any devices.
     scaling = tf_libra.ScalingProfile.chain(
         [1, 2], [[1.0, 0.5], [0.0, 0.0]], np.zeros((2, 2)), [[[0.1, 0.2], [0.1, 0.3]]]

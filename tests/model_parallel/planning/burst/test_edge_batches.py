@@ -48,7 +48,7 @@ def test_a_bundle_holds_its_links():
         assert targets_of(bundled, index) == [first + 2, first, first + 1, first, first + 2]
 
 
-def test_what_is_of_one_shape():
+def test_branches_of_one_shape_are_batched():
     chain = Chain((1,), (Edge(0), Edge(1)))
     nothing = Edge(-1)  # not an edge of the profile, so it has another shape
     links = [Edge(2), residual(0, 1), nothing, Edge(3), chain, residual(5, 4), Edge(4)]
@@ -104,7 +104,7 @@ def repeated(draw):
 def test_each_link_is_planned_as_by_itself(few, scaling):
     """Limits include one that no plan keeps."""
     together = deeppool.ExactSearch(scaling)
-    with mock.patch.object(deeppool, "_PLACES", 1):
+    with mock.patch.object(deeppool, "_POSITIONS", 1):
         apart = deeppool.ExactSearch(scaling)
     with mock.patch.object(branch_blocks, "_FEW", few):
         for limit in (1.0, 1.5, 2.0, 2.5, 4.0, math.inf):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tf_libra.model_parallel.planning.burst.graph_reduction import Block, Chain, Edge, reduce_graph
 
 
@@ -40,13 +41,13 @@ def series_parallel(rng, size):
         free = [n for n in waiting if all(s not in waiting for s, t in edges if t == n)]
         order.append(rng.choice(sorted(free)))
         waiting.remove(order[-1])
-    place = {layer: index for index, layer in enumerate(order)}
-    edges = [(place[source], place[target]) for source, target in edges]
+    position = {layer: index for index, layer in enumerate(order)}
+    edges = [(position[source], position[target]) for source, target in edges]
     rng.shuffle(edges)
     return count, edges
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_everything_is_there_once(rng, size):
     count, edges = series_parallel(rng, size)

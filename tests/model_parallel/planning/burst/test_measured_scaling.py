@@ -27,7 +27,7 @@ COUNTS = st.integers(1, 6)
 
 
 @given(COUNTS, COUNTS, st.integers(0, 6))
-def test_what_moves_is_what_is_not_there(sources: int, targets: int, first: int) -> None:
+def test_only_missing_bytes_move(sources: int, targets: int, first: int) -> None:
     """Sample by sample, of as many as both divide."""
     size = sources * targets
     sent, received = np.zeros(20), np.zeros(20)
@@ -40,7 +40,7 @@ def test_what_moves_is_what_is_not_there(sources: int, targets: int, first: int)
     assert found == pytest.approx(max(sent.max(), received.max()))
 
 
-def test_what_goes_further_passes_every_layer_of_a_chain() -> None:
+def test_skip_connection_passes_every_layer_of_a_chain() -> None:
     between = {
         (0, 1): ActivationFlow(1.0),
         (0, 2): ActivationFlow(2.0, 5.0, 2),

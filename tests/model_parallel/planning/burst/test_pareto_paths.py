@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tf_libra.model_parallel.planning.burst.pareto_paths import (
     better,
     combined,
@@ -59,8 +60,8 @@ def test_two_ways_parallel_lanes_are_as_many_are(drawn):
 
 def check_frontier(pareto, seconds, entering):
     """Check that no selected path dominates another, and that dropped paths are dominated."""
-    for place in np.ndindex(seconds.shape[1:]):
-        column = (slice(None), *place)
+    for cell in np.ndindex(seconds.shape[1:]):
+        column = (slice(None), *cell)
         there = np.isfinite(pareto.seconds[column])
         assert not there[1:][~there[:-1]].any()  # padding is at the end
         pairs = list(
@@ -75,18 +76,18 @@ def check_frontier(pareto, seconds, entering):
 
 
 @given(ways(branches=2))
-def test_what_none_beats_is_kept_with_the_row_that_it_was(drawn):
+def test_pareto_entries_have_their_original_row(drawn):
     seconds, entering = (x.transpose(2, 0, 1) for x in drawn)  # [R, M, k]
     pareto = frontier(seconds, entering)
     check_frontier(pareto, seconds, entering)
-    for row, *place in zip(*np.nonzero(np.isfinite(pareto.seconds)), strict=True):
-        was = int(pareto.rows[row, *place])
-        assert seconds[was, *place] == pareto.seconds[row, *place]
-        assert entering[was, *place] == pareto.entering[row, *place]
+    for row, *cell in zip(*np.nonzero(np.isfinite(pareto.seconds)), strict=True):
+        was = int(pareto.rows[row, *cell])
+        assert seconds[was, *cell] == pareto.seconds[row, *cell]
+        assert entering[was, *cell] == pareto.entering[row, *cell]
 
 
 @given(ways(branches=2))
-def test_of_two_frontiers_what_none_beats_of_all_is_kept(drawn):
+def test_union_of_two_frontiers_is_the_frontier_of_all_entries(drawn):
     seconds, entering = (x.transpose(2, 1, 0) for x in drawn)  # [R, k, M]
     first, other = (frontier(seconds[:, k], entering[:, k]) for k in range(2))
     every = (np.concatenate([x[:, 0], x[:, 1]]) for x in (seconds, entering))
@@ -104,7 +105,7 @@ def choices(draw):
     return seconds, entering, main, np.full(len(seconds), limits), np.full(len(seconds), known)
 
 
-@settings(max_examples=300)
+@settings(max_examples=num_examples(300))
 @given(choices())
 def test_the_quickest_rows_that_keep_to_a_limit_are_found(drawn):
     """Rows are found if any are quicker than the known time, and are arbitrary otherwise."""

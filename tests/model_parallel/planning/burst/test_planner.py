@@ -30,7 +30,7 @@ def test_a_name_is_the_strategy_with_its_defaults():
         assert tf_libra.make_burst_plan(SCALING, kind()) == plan
 
 
-def test_what_the_call_says_goes_before_what_the_strategy_says():
+def test_argument_of_the_call_overrides_that_of_the_strategy():
     tight = strategies.DeepPool(max_amplification=1.0)
     by_object = tf_libra.make_burst_plan(SCALING, tight)
     assert by_object == tf_libra.make_burst_plan(SCALING, max_amplification=1.0)
@@ -81,7 +81,7 @@ def test_a_planner_from_outside(tmp_path, capsys):
         REGISTRY.forget("one-device")
 
 
-def test_what_a_planner_lacks_is_named():
+def test_missing_members_of_a_planner_are_named():
     bare = dataclasses.make_dataclass("Bare", [], namespace={"name": "bare"}, frozen=True)
     reported = "must have max_amplification, device_counts, num_devices, draft.* inherit .*Limited"
     with pytest.raises(ValueError, match=reported):
@@ -127,7 +127,7 @@ def test_rows_are_of_every_scale_and_limit() -> None:
     assert not any(row.problem for row in rows)
 
 
-def test_who_takes_neither_has_one_row() -> None:
+def test_strategy_without_both_arguments_has_one_row() -> None:
     REGISTRY.register(OneDevice)
     try:
         [row] = compare(COMPARED, {"alone": OneDevice()}, [1.2, 2.0])
@@ -136,7 +136,7 @@ def test_who_takes_neither_has_one_row() -> None:
         REGISTRY.forget("one-device")
 
 
-def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
+def test_strategy_without_a_plan_has_a_reason_and_none_at_all_raises() -> None:
     forked = tf_libra.ScalingProfile(
         COMPARED.device_counts,
         ("a", "b", "c", "d"),

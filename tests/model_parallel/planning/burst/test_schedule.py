@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.burst import reference
 from tf_libra.model_parallel.planning.burst.schedule import make_schedule, reschedule
 from tf_libra.model_parallel.planning.burst.strategy import BlockRun, ChainRun, EdgeRun
@@ -89,7 +90,7 @@ def nested(draw):
 every = decided(st.one_of(reference.chains(), reference.branching(), nested()))
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(every)
 def test_a_decision_takes_what_it_is_defined_to_take(case):
     scaling, model, run, decision = case
@@ -122,7 +123,7 @@ def blocks_of(run):
     return []
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(every)
 def test_devices_do_one_thing_at_a_time_and_what_is_written_is_what_counts(case):
     scaling, _, run, _ = case
@@ -152,7 +153,7 @@ def test_devices_do_one_thing_at_a_time_and_what_is_written_is_what_counts(case)
         assert span.start_seconds == max(ends, default=0.0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=num_examples(100))
 @given(every, st.integers(0, 2**32 - 1))
 def test_by_another_profile_it_is_what_that_makes_of_the_same_decision(case, seed):
     scaling, _, run, _ = case

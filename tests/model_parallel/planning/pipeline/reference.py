@@ -209,7 +209,7 @@ def makespan(layers, cluster, stages, orders):
     computed, reduced, sent = costs(layers, cluster, stages)
     last = len(stages) - 1
     ends = {}
-    places = [0] * len(stages)
+    positions = [0] * len(stages)
     clocks = [0.0] * len(stages)
     channels = {}
 
@@ -235,17 +235,17 @@ def makespan(layers, cluster, stages, orders):
     while moved:
         moved = False
         for stage, order in enumerate(orders):
-            while places[stage] < len(order):
-                kind, m = order[places[stage]]
+            while positions[stage] < len(order):
+                kind, m = order[positions[stage]]
                 ready = arrival(kind, stage, m)
                 if ready is None:
                     break
                 seconds = computed[stage][0 if kind == "forward" else 1]
                 clocks[stage] = max(clocks[stage], ready) + seconds
                 ends[kind, stage, m] = clocks[stage]
-                places[stage] += 1
+                positions[stage] += 1
                 moved = True
-    if any(place < len(order) for place, order in zip(places, orders, strict=True)):
+    if any(position < len(order) for position, order in zip(positions, orders, strict=True)):
         return math.inf
     return max(
         clocks[0],
@@ -256,10 +256,10 @@ def makespan(layers, cluster, stages, orders):
 
 def interleavings(M):
     """Yield orders of M forwards and M backwards in which each forward precedes its backward."""
-    for places in itertools.combinations(range(2 * M), M):
+    for positions in itertools.combinations(range(2 * M), M):
         order, counts = [], {"forward": 0, "backward": 0}
-        for place in range(2 * M):
-            kind = "forward" if place in places else "backward"
+        for position in range(2 * M):
+            kind = "forward" if position in positions else "backward"
             order.append((kind, counts[kind]))
             counts[kind] += 1
             if counts["backward"] > counts["forward"]:
@@ -363,10 +363,10 @@ def check_timeline(layers, plan, cluster, timeline):
                 assert span[begun, stage, other.microbatch].stop_seconds <= ready + scale
         else:
             order = plan.stages[stage].order
-            place = order.index((kind, microbatch))
+            position = order.index((kind, microbatch))
             free = 0.0
-            if place:
-                free = span[order[place - 1][0], stage, order[place - 1][1]].stop_seconds
+            if position:
+                free = span[order[position - 1][0], stage, order[position - 1][1]].stop_seconds
         assert same(block.start_seconds, max(ready, free))
     ends = [span["backward", 0, m].stop_seconds for m in range(M)]
     ends += [block.stop_seconds for block in timeline.blocks if block.kind == "all_reduce"]

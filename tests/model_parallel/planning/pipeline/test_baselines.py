@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.pipeline import reference
 from tf_libra.model_parallel.planning.pipeline import GPipe
 from tf_libra.model_parallel.planning.pipeline.baselines import (
@@ -14,7 +15,7 @@ from tf_libra.model_parallel.planning.pipeline.baselines import (
     nodes_of,
 )
 
-many = settings(max_examples=200, deadline=None)
+many = settings(max_examples=num_examples(200), deadline=None)
 NAMES = ("spp", "gpipe", "pipedream", "hetpipe", "data-parallel")
 
 
@@ -27,7 +28,7 @@ def plan(layers, cluster, strategy, M):
     st.sampled_from(NAMES), reference.layer_graphs(), reference.clusters(max_devices=6),
     st.integers(1, 8),
 )  # fmt: skip
-def test_every_plan_keeps_all_conventions(name, layers, cluster, M):
+def test_every_plan_follows_all_conventions(name, layers, cluster, M):
     found = plan(layers, cluster, name, M)
     timeline = tf_libra.simulate_pipeline(layers, found, cluster)
     reference.check_timeline(layers, found, cluster, timeline)
@@ -94,7 +95,7 @@ def test_one_forward_one_backward(name):
     assert words[3] == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"
 
 
-def test_nodes_are_those_given_or_guessed():
+def test_nodes_are_user_provided_or_guessed():
     assert nodes_of(servers([2, 3])) == ((0, 1), (2, 3, 4))
     assert nodes_of(servers([2, 3], 10, 9)) == ((0, 1, 2, 3, 4),)
     assert nodes_of(servers([2, 3], 10, 9, given=True)) == ((0, 1), (2, 3, 4))
@@ -175,7 +176,7 @@ def pipedream_by_force(layers, groups, within, between, M):
     return best(0, len(p), len(groups), between, on_group)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 @given(
     reference.layer_graphs(max_layers=4),
     st.sampled_from([(1, 4), (2, 2), (2, 3), (3, 1), (1, 1)]),

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.drawing import between, mixed
+from tests.drawing import between, mixed, num_examples
 from tests.model_parallel.planning.pipeline import reference
 from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order, min_cut
 
-many = settings(max_examples=200, deadline=None)
+many = settings(max_examples=num_examples(200), deadline=None)
 rates = mixed([0.0], [1.0, 2.0, 3.0], between(0.1, 50))
 
 

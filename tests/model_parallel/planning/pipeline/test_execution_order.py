@@ -3,11 +3,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.drawing import num_examples
 from tests.model_parallel.planning.pipeline import reference
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 
-many = settings(max_examples=500, deadline=None)
-few = settings(max_examples=100, deadline=None)
+many = settings(max_examples=num_examples(500), deadline=None)
+few = settings(max_examples=num_examples(100), deadline=None)
 
 
 @many
@@ -45,7 +46,7 @@ def test_lemma_1_and_no_pause_of_the_last_stage_within_a_microbatch(data, layers
 
 def test_lemma_1_of_two_thousand_random_plans():
     rng = np.random.default_rng(0)
-    for _ in range(2000):
+    for _ in range(num_examples(2000)):
         layers, cluster = reference.drawn(rng, max_layers=6, max_devices=6)
         stages = reference.drawn_plan(rng, layers, cluster)
         check_lemma_1(layers, cluster, stages, int(rng.integers(1, 13)))

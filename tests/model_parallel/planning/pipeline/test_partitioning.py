@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.drawing import between, mixed
+from tests.drawing import between, mixed, num_examples
 from tests.model_parallel.planning.pipeline import reference
 from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
 from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions
 
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
 sparse = mixed([0.0], between(0.5, 50))
 
 
@@ -80,7 +80,7 @@ def cluster(memory_bytes):
     return tf_libra.Cluster.from_bandwidth(RATES, memory_bytes=memory_bytes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200), deadline=None)
 @given(st.data(), reference.layer_graphs(), reference.clusters(), st.integers(1, 3))
 def test_is_the_optimum_of_the_plans_that_fit(data, layers, cluster, M):
     """Brute force over partitions and replications omits plans that do not fit."""
@@ -109,7 +109,7 @@ def test_a_layer_that_fits_no_device_is_named(name):
         tf_libra.make_pipeline_plan(LAYERS, cluster(5e9), name, num_microbatches=2)
 
 
-def test_stages_that_fit_are_looked_for():
+def test_search_finds_stages_that_fit():
     plan = tf_libra.make_pipeline_plan(LAYERS, cluster(6e9), "spp", num_microbatches=2)
     assert [(stage.start, stage.stop) for stage in plan.stages] == [(0, 1), (1, 3)]
     free = tf_libra.make_pipeline_plan(LAYERS, cluster(12e9), "spp", num_microbatches=2)
@@ -117,7 +117,7 @@ def test_stages_that_fit_are_looked_for():
     assert free == unlimited
 
 
-def test_where_none_fits_it_is_said():
+def test_memory_that_no_plan_fits_is_rejected():
     with pytest.raises(ValueError, match=r"2 devices.*1 stages.*6 GB"):
         tf_libra.make_pipeline_plan(
             LAYERS, cluster(6e9), tf_libra.strategies.Spp(num_stages=1), num_microbatches=2

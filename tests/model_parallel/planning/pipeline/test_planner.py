@@ -12,8 +12,8 @@ from tf_libra import strategies
 from tf_libra.model_parallel.commands.pipeline import main
 from tf_libra.model_parallel.planning import pipeline
 from tf_libra.model_parallel.planning.pipeline import BY_NAME
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
 from tf_libra.model_parallel.planning.pipeline.planner import compare
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 from tf_libra.model_parallel.planning.pipeline.strategy import REGISTRY
 from tf_libra.specs.pipeline import PipelineStage
 
@@ -89,7 +89,7 @@ def test_memory_is_checked_and_may_differ_between_ranks():
     assert repr(released) != repr(strategies.Spp())
 
 
-def test_what_cannot_be_registered_is_named():
+def test_invalid_registration_is_named():
     with pytest.raises(ValueError, match="must be a frozen dataclass"):
         pipeline.register(type("Plain", (), {"name": "plain"}))
     with pytest.raises(ValueError, match="name must be a text"):
@@ -131,7 +131,7 @@ def test_bad_arguments_of_strategies_are_rejected():
 
 
 @pytest.mark.parametrize("given", [{"layers": [1.0]}, {"cluster": CLUSTER.rates}])
-def test_what_is_of_another_kind_is_named(given):
+def test_argument_of_another_type_is_named(given):
     arguments = {"layers": LAYERS, "cluster": CLUSTER} | given
     (field,) = given
     with pytest.raises(ValueError, match=f"{field} must be a "):
@@ -173,7 +173,7 @@ def test_rows_are_what_each_plans() -> None:
         assert row.timeline.iteration_seconds == plan.predicted_seconds
 
 
-def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
+def test_strategy_without_a_plan_has_a_reason_and_none_at_all_raises() -> None:
     """A row of devices has no all-reduce over all devices."""
     row = tf_libra.Cluster.from_bandwidth(np.eye(3, k=1) + np.eye(3, k=-1))
     kinds = {name: BY_NAME[name]() for name in ("data-parallel", "gpipe")}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawing import num_examples
 from tf_libra.model_parallel.planning.pipeline.replica_reduction import plan_reduction, worthwhile
 from tf_libra.model_parallel.simulation import PipelineTimeline
 from tf_libra.model_parallel.simulation.pipeline import PipelineBlock
@@ -29,7 +30,7 @@ def every(count):
         yield tuple(itertools.pairwise(bounds))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.floats(0.0, 3.0)), min_size=1, max_size=6),
     st.integers(2, 5),
@@ -51,13 +52,13 @@ def test_is_near_the_best_of_all_groups_and_never_worse_than_one(gradients, N, r
     assert found.predicted_seconds <= best * (1 + 0.02 + 6 / 150) / 0.98 + 1e-12
 
 
-def test_what_takes_long_to_start_is_one_all_reduce():
+def test_long_startup_leads_to_one_all_reduce():
     found = plan_reduction([1e6] * 4, [0.01] * 4, 2, 1e9, 1.0)
     assert found.groups == ((0, 4),)
     assert found.predicted_seconds == found.unsplit_seconds
 
 
-def test_what_is_slow_to_send_begins_early():
+def test_slow_transmission_begins_early():
     found = plan_reduction([4e6] * 4, [0.01] * 4, 2, 1e9, 1e-5)
     assert len(found.groups) > 1
     assert found.predicted_seconds < 0.8 * found.unsplit_seconds

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.drawing import between, mixed
+from tests.drawing import between, mixed, num_examples
 from tests.model_parallel.planning.pipeline import reference
 from tf_libra.model_parallel.planning.pipeline import Spp
 from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
 from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 
-many = settings(max_examples=300, deadline=None)
-few = settings(max_examples=60, deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
+few = settings(max_examples=num_examples(60), deadline=None)
 working = mixed([1.0, 2.0, 3.0, 4.0], between(1e-3, 10))
 
 
@@ -61,7 +61,7 @@ def test_lemma_2(layers, cluster, M):
 
 def test_lemma_2_of_two_thousand_random_cases():
     rng = np.random.default_rng(0)
-    for _ in range(2000):
+    for _ in range(num_examples(2000)):
         most = (4, 3) if rng.random() < 0.5 else (3, 4)
         layers, cluster = reference.drawn(rng, *most, working=True)
         check_lemma_2(layers, cluster, int(rng.integers(1, 9)))
@@ -87,7 +87,7 @@ def test_theorem_1(layers, cluster, M):
 
 def test_theorem_1_of_a_thousand_random_cases():
     rng = np.random.default_rng(0)
-    for _ in range(1000):
+    for _ in range(num_examples(1000)):
         layers, cluster = reference.drawn(rng, max_layers=3, max_devices=3, working=True)
         check_theorem_1(layers, cluster, int(rng.choice([1, 1, 2, 2, 3])))
 

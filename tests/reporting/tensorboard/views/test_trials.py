@@ -6,7 +6,7 @@ from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune.search.result import START, Search
 from tf_libra.autotune.trial_comparison import Candidate, Race
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.reporting.tensorboard.views.trials import comparison_view, race_view, search_view
 from tf_libra.specs.plan import Plan, TensorGroup
 

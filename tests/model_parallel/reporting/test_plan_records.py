@@ -5,7 +5,7 @@ import pytest
 from tests.reporting.tensorboard import examples
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.reporting import pipeline_report
-from tf_libra.model_parallel.reporting.pipeline_record import pipeline_view
+from tf_libra.model_parallel.reporting.plan_records import pipeline_view
 
 
 def test_stage_time_is_that_of_each_replica() -> None:

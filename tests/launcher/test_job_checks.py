@@ -1,10 +1,13 @@
 """Hosts of a command line: impossible ones are rejected before anything is started."""
 
+import sys
 from pathlib import Path
 
+import horovod.tensorflow as hvd
 import pytest
 
-from tf_libra.launcher.host_validation import check_hosts
+from tf_libra.launcher import job_checks
+from tf_libra.launcher.job_checks import HorovodBuildInfo, built_with, check_hosts
 
 
 @pytest.mark.parametrize("hosts", ["localhost:2", "one:1,other.local:3", "a:1, b:1", "10.0.0.1:4"])
@@ -66,3 +69,23 @@ def test_hosts_that_come_and_go_may_be_too_few() -> None:
     check_hosts("localhost:1", None, 2, elastic=True)
     with pytest.raises(ValueError, match="-H must be"):
         check_hosts("localhost", None, 2, elastic=True)
+
+
+def test_the_library_says_what_horovod_says() -> None:
+    assert built_with() == HorovodBuildInfo(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()))
+
+
+def test_horovod_is_queried_if_its_library_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    folder = tmp_path / "horovod" / "tensorflow"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(job_checks, "_folder", lambda name: tmp_path / name)
+    assert built_with() is None  # no library
+    (folder / "mpi_lib.so").write_text("none")
+    assert built_with() is None  # one that cannot be loaded
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    assert built_with() is None
+    monkeypatch.setattr(job_checks, "_folder", lambda name: None)
+    assert built_with() is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.coordination.node_list import expand_nodes
+from tf_libra.coordination.launcher_hosts import expand_nodes
 
 WORD = st.text("abcxyz-.", min_size=1, max_size=4)
 

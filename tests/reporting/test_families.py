@@ -5,7 +5,7 @@ import dataclasses
 from tests.reporting.tensorboard import examples
 from tf_libra.internal import formatting
 from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
-from tf_libra.reporting.family_table import describe_families
+from tf_libra.reporting.families import describe_families
 
 FAMILIES = examples.family_record("it is slow " * 20).families
 
@@ -24,7 +24,7 @@ def test_text_begins_with_one_worker_and_ends_with_what_is_left_out() -> None:
     assert max(map(len, lines)) <= formatting.COLUMNS
 
 
-def test_nothing_is_said_of_families_without_any_time() -> None:
+def test_families_without_any_time_show_reasons_only() -> None:
     rows = (FamilyRow("data parallelism"), FamilyRow("spp", left_out="no plan"))
     assert describe_families(FamilyComparison(2, rows)) == ["spp is left out: no plan"]
 

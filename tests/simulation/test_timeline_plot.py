@@ -11,7 +11,7 @@ COST = tf_libra.ContentionModel(2, 0.5, (1.0, 0.0), (1.0, 0, 0), (1.0, 0, 0))
 @pytest.mark.parametrize("streams", [(0, 0, 0), (7, 0, 900), (2**31 - 1, 5, 6)])
 def test_every_stream_has_a_row_whatever_its_number(streams, tmp_path):
     pytest.importorskip("matplotlib")
-    from tf_libra.simulation.viz.timeline_plot import plot_timeline
+    from tf_libra.simulation.timeline_plot import plot_timeline
 
     profile = tf_libra.BackwardProfile.from_arrays([3, 4, 5], [1, 2, 3])
     groups = tuple(TensorGroup(i, i + 1, 1, stream) for i, stream in enumerate(streams))
