@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         name: FLAGS[name].value for name in ("rounds", "steps", "amplification", "slowdown")
     }
     document = {
-        "ways": judged(measured["rounds"]),
+        "ways": evaluate(measured["rounds"]),
         "rounds": measured["rounds"],
         "plan": measured["plan"],
         "explained": measured["explained"],
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def judged(
+def evaluate(
     rounds: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, float | None]]:
     """Returns each way's medians over the rounds, its slowdown and its share of the capacity.

@@ -281,20 +281,22 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def places(cluster: Cluster, workers_per_host: int = 1) -> Iterator[list[dict[str, str]]]:
+def rank_environments(
+    cluster: Cluster, workers_per_host: int = 1
+) -> Iterator[list[dict[str, str]]]:
     """Yields the environment that places each host's workers in a new job, by rank.
 
     The workers can meet for as long as it lasts. Those of one host have ranks in a row.
     """
     hosts = ",".join(f"{host.name}:{workers_per_host}" for host in cluster.hosts)
     with meeting(hosts, cluster.address, "eth0") as found:
-        yield [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in found]
+        yield [variables | {"TF_LIBRA_INTERFACE": "eth0"} for variables in found]
 
 
-def tf_places(cluster: Cluster) -> list[dict[str, str]]:
+def tf_environments(cluster: Cluster) -> list[dict[str, str]]:
     """Returns the environment that places each host's worker in TensorFlow's cluster, by rank."""
-    places = tf_configs([f"{host.address}:{_TF_PORT}" for host in cluster.hosts])
-    return [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in places]
+    configs = tf_configs([f"{host.address}:{_TF_PORT}" for host in cluster.hosts])
+    return [variables | {"TF_LIBRA_INTERFACE": "eth0"} for variables in configs]
 
 
 def start_mpiexec(
@@ -353,11 +355,15 @@ def run(
     with made as cluster, tempfile.TemporaryDirectory() as scratch:
         if mpich is not None:
             return wait([start_mpiexec(cluster, command, env, mpich, Path(scratch))])
-        with contextlib.nullcontext(tf_places(cluster)) if tf_config else places(cluster) as found:
+        with (
+            contextlib.nullcontext(tf_environments(cluster))
+            if tf_config
+            else rank_environments(cluster) as found
+        ):
             return wait(
                 [
-                    cluster.popen(host, command, env | place, stdin=subprocess.DEVNULL)
-                    for host, place in zip(cluster.hosts, found, strict=True)
+                    cluster.popen(host, command, env | variables, stdin=subprocess.DEVNULL)
+                    for host, variables in zip(cluster.hosts, found, strict=True)
                 ]
             )
 

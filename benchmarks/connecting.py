@@ -42,7 +42,7 @@ from benchmarks.markdown import table
 HOROVOD = "horovod"
 TIMEOUT_SECONDS = 300.0
 
-Places = contextlib.AbstractContextManager[list[dict[str, str]]]
+Environments = contextlib.AbstractContextManager[list[dict[str, str]]]
 
 
 def _connect_horovod() -> tuple[int, int]:
@@ -60,12 +60,12 @@ def _connect_lanes() -> tuple[int, int]:
     return tf_libra.rank(), tf_libra.size()
 
 
-def _horovod_places(num_ranks: int) -> Places:
+def _horovod_environments(num_ranks: int) -> Environments:
     return rendezvous_env.meeting(f"localhost:{num_ranks}", "127.0.0.1", "lo")
 
 
 @contextlib.contextmanager
-def _launched_places(num_ranks: int) -> Iterator[list[dict[str, str]]]:
+def _launched_environments(num_ranks: int) -> Iterator[list[dict[str, str]]]:
     """Yields the variables that `tf-libra run` sets."""
     address, _, port = rendezvous_env.free_addresses(1)[0].rpartition(":")
     job = {
@@ -83,19 +83,19 @@ class Method:
     """A way to connect ranks.
 
     Attributes:
-        places: yields the variables of each rank, for as long as the job lasts.
+        environments: yields the variables of each rank, for as long as the job lasts.
         connect: connects this rank; returns rank and size.
         env: further variables of all ranks.
     """
 
-    places: Callable[[int], Places]
+    environments: Callable[[int], Environments]
     connect: Callable[[], tuple[int, int]]
     env: Mapping[str, str]
 
 
 METHODS = {
     HOROVOD: Method(
-        _horovod_places,
+        _horovod_environments,
         _connect_horovod,
         {
             "HOROVOD_CONTROLLER": "gloo",
@@ -104,8 +104,8 @@ METHODS = {
             "HOROVOD_GLOO_TIMEOUT_SECONDS": f"{TIMEOUT_SECONDS:.0f}",
         },
     ),
-    "lanes over TCP": Method(_launched_places, _connect_lanes, {"TF_LIBRA_INTERFACE": "lo"}),
-    "lanes": Method(_launched_places, _connect_lanes, {}),
+    "lanes over TCP": Method(_launched_environments, _connect_lanes, {"TF_LIBRA_INTERFACE": "lo"}),
+    "lanes": Method(_launched_environments, _connect_lanes, {}),
 }
 
 
@@ -129,50 +129,50 @@ def measure(method: Method, num_ranks: int) -> float:
     lines: list[tuple[TextIO, TextIO]] = []
     try:
         for _ in range(num_ranks):
-            read_place, write_place = os.pipe()
+            read_stdin, write_stdin = os.pipe()
             read_time, write_time = os.pipe()
             sys.stdout.flush()
             child = os.fork()
             if child == 0:
-                for place, connected in lines:  # those of other ranks
-                    os.close(place.fileno())
+                for stdin, connected in lines:  # those of other ranks
+                    os.close(stdin.fileno())
                     os.close(connected.fileno())
-                os.close(write_place)
+                os.close(write_stdin)
                 os.close(read_time)
-                _be_rank(method, read_place, write_time)
+                _be_rank(method, read_stdin, write_time)
             children.append(child)
-            os.close(read_place)
+            os.close(read_stdin)
             os.close(write_time)
-            lines.append((os.fdopen(write_place, "w"), os.fdopen(read_time)))
-        with method.places(num_ranks) as places:
+            lines.append((os.fdopen(write_stdin, "w"), os.fdopen(read_time)))
+        with method.environments(num_ranks) as environments:
             started = time.monotonic()
-            for (place, _), env in zip(lines, places, strict=True):
-                print(json.dumps(dict(method.env) | env), file=place, flush=True)
+            for (stdin, _), env in zip(lines, environments, strict=True):
+                print(json.dumps(dict(method.env) | env), file=stdin, flush=True)
             ended = [connected.readline() for _, connected in lines]
             for rank, line in enumerate(ended):
                 if json.loads(line or "[]")[:2] != [rank, num_ranks]:
                     raise RuntimeError(f"rank {rank} of {num_ranks} has not connected: {line!r}")
             return max(json.loads(line)[2] for line in ended) - started
     finally:
-        for place, connected in lines:
-            place.close()  # ends the rank
+        for stdin, connected in lines:
+            stdin.close()  # ends the rank
             connected.close()
         for child in children:
             os.waitpid(child, 0)
 
 
-def _be_rank(method: Method, read_place: int, write_time: int) -> None:
+def _be_rank(method: Method, read_stdin: int, write_time: int) -> None:
     """Connects when the variables come, says when it is done, and ends with its input."""
     status = 1
     try:
-        with os.fdopen(read_place) as places, os.fdopen(write_time, "w") as times:
-            line = places.readline()
+        with os.fdopen(read_stdin) as stdin, os.fdopen(write_time, "w") as times:
+            line = stdin.readline()
             if line:
                 os.environ.update(json.loads(line))
                 rank, size = method.connect()
                 print(json.dumps([rank, size, time.monotonic()]), file=times, flush=True)
                 status = 0
-                places.read()
+                stdin.read()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -80,10 +80,13 @@ def _drive(folder: Path) -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-m", "benchmarks.drift", f"--worker={folder}"]
     command += [f"--{name}={FLAGS[name].value}" for name in ("rate", "slow_rate", "steps", "model")]
-    with cluster_lib.Cluster(2, FLAGS.rate) as cluster, cluster_lib.places(cluster) as places:
+    with (
+        cluster_lib.Cluster(2, FLAGS.rate) as cluster,
+        cluster_lib.rank_environments(cluster) as environments,
+    ):
         workers = [
-            cluster.popen(host, command, environment | place, stdout=sys.stderr)
-            for host, place in zip(cluster.hosts, places, strict=True)
+            cluster.popen(host, command, environment | variables, stdout=sys.stderr)
+            for host, variables in zip(cluster.hosts, environments, strict=True)
         ]
 
         def alive() -> None:
@@ -184,17 +187,17 @@ def summary(seconds: Sequence[float], tried: Sequence[bool]) -> dict[str, Any]:
         ValueError: all of them did.
     """
     measured, is_tried = np.array(seconds), np.array(tried, dtype=bool)
-    usual = measured[~is_tried]
-    if not len(usual):
+    untried = measured[~is_tried]
+    if not len(untried):
         raise ValueError(
             f"all {len(measured)} steps of a stage tried things out: --steps is too few"
         )
-    tenth = max(len(usual) // 10, 1)
-    last = float(np.median(usual[-tenth:]))
+    tenth = max(len(untried) // 10, 1)
+    last = float(np.median(untried[-tenth:]))
     extra = np.maximum(measured[is_tried] - last, 0.0).sum()
     return {
         "steps": len(measured),
-        "first_step_seconds": float(np.median(usual[:tenth])),
+        "first_step_seconds": float(np.median(untried[:tenth])),
         "last_step_seconds": last,
         "tried_steps": int(is_tried.sum()),
         "tried_share": float(extra / measured.sum()),

@@ -19,7 +19,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.jobs.loss_curves import FORMATS, TRAININGS
-from tf_libra.simulation.viz import figure_io
+from tf_libra.simulation.timeline_plot import save
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
@@ -90,7 +90,7 @@ def main(_: list[str]) -> None:
     if FLAGS.json:
         Path(FLAGS.json).write_text(json.dumps(losses))
     if FLAGS.out:
-        figure_io.save(plot(losses), FLAGS.out, salt="loss_curves")
+        save(plot(losses), FLAGS.out, salt="loss_curves")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"pipelines: {error}", file=sys.stderr)
         return 1
     document = {
-        **judged(chosen, measured["seconds"], measured["plan"]),
+        **evaluate(chosen, measured["seconds"], measured["plan"]),
         "explained": measured["explained"],
         "rounds": FLAGS.rounds,
         "settings": _PLACING.settings() | {"microbatches": FLAGS.microbatches},
@@ -94,7 +94,7 @@ def _pipeline() -> str:
     return f"spp:num_microbatches={FLAGS.microbatches}{fixed}"
 
 
-def judged(
+def evaluate(
     names: Sequence[str], seconds: Mapping[str, Sequence[float]], plan: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the results that the module's docstring defines, without the measuring conditions.

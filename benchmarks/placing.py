@@ -230,17 +230,17 @@ class Placing:
         worker = [sys.executable, "-m", "benchmarks.jobs.worker", module]
         worker.append(json.dumps(dataclasses.asdict(job)))
         if by_tf_config and self._values.hosts is None:
-            places = tf_configs(free_addresses(self._values.np))
+            environments = tf_configs(free_addresses(self._values.np))
             return cluster.wait(
                 [
                     subprocess.Popen(
                         worker,
                         stdout=sys.stderr,
-                        env=environment | place,
+                        env=environment | variables,
                         preexec_fn=cluster.end_with_parent,
                         start_new_session=True,
                     )
-                    for place in places
+                    for variables in environments
                 ]
             )
         return subprocess.run([*launcher, *worker], stdout=sys.stderr, env=environment).returncode

@@ -72,7 +72,7 @@ def steps_until_near(to_final: Sequence[float]) -> int | None:
     Args:
         to_final: of every step of the search, its plan's step to the final plan's.
     """
-    return next((place for place, ratio in enumerate(to_final, start=1) if ratio <= NEAR), None)
+    return next((step for step, ratio in enumerate(to_final, start=1) if ratio <= NEAR), None)
 
 
 def summary(document: dict[str, Any]) -> str:

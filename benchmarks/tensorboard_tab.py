@@ -57,14 +57,14 @@ requestAnimationFrame(next);
 _FRAMES = 240
 
 
-def large_plan() -> PlanRecord:
-    """A plan of groups of equal length."""
+def large_plan(num_tensors: int, num_groups: int) -> PlanRecord:
+    """Returns a plan of groups of equal length."""
     random = np.random.default_rng(0)
-    sizes = (4 * np.exp(random.uniform(3, 13, _TENSORS.value))).astype(int)
-    seconds = random.uniform(1e-5, 3e-4, _TENSORS.value)
-    profile = BackwardProfile.from_arrays(sizes, seconds, None, ["float32"] * _TENSORS.value)
+    sizes = (4 * np.exp(random.uniform(3, 13, num_tensors))).astype(int)
+    seconds = random.uniform(1e-5, 3e-4, num_tensors)
+    profile = BackwardProfile.from_arrays(sizes, seconds, None, ["float32"] * num_tensors)
     cost = ContentionModel(8, 1e-5, (0.95, 0.05), (3e9, 2e9, 0.5), (4e9, 2e9, 0.5))
-    edges = np.linspace(0, _TENSORS.value, _GROUPS.value + 1).astype(int)
+    edges = np.linspace(0, num_tensors, num_groups + 1).astype(int)
     groups = tuple(
         TensorGroup(int(a), int(b), (1, 2, 4)[i % 3])
         for i, (a, b) in enumerate(itertools.pairwise(edges))
@@ -82,27 +82,28 @@ def spent(call: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def writing(record: PlanRecord, folder: Path) -> None:
-    """Prints what a step and a written step cost on rank 0."""
+def writing(record: PlanRecord, folder: Path, num_steps: int) -> None:
+    """Prints the time of records of a plan, a step and a traced step on rank 0."""
     recorder = Recorder(folder, 0, "step", logging.getLogger("benchmark"))
-    first = spent(lambda: recorder.in_force(record))
-    usual = [
-        spent(lambda step=step: recorder.took(step, 0.03, True)) for step in range(_STEPS.value)
+    first = spent(lambda: recorder.record_plan(record))
+    steady = [
+        spent(lambda step=step: recorder.record_step_seconds(step, 0.03, is_steady=True))
+        for step in range(num_steps)
     ]
     names = record.plan.tensor_names
     spans = tuple(
         AllReduceRecord(1, i, "", i, g.num_threads, 1, 1, 1, 1, 1, names[g.start : g.stop])
         for i, g in enumerate(record.plan.groups)
     )
-    written = [spent(lambda: recorder.executed(5, (0, 1), spans)) for _ in range(20)]
+    written = [spent(lambda: recorder.record_step(5, (0, 1), spans)) for _ in range(20)]
     recorder.close()
     size = sum(file.stat().st_size for file in folder.rglob("events*"))
-    print(f"plan in force: {first * 1e3:.2f} ms, once")
+    print(f"activation of a plan: {first * 1e3:.2f} ms")
     print(
-        f"usual step: {statistics.median(usual) * 1e6:.1f} µs in the median, "
-        f"{max(usual) * 1e6:.0f} µs at most, of {len(usual)} steps"
+        f"untraced step: {statistics.median(steady) * 1e6:.1f} µs in the median, "
+        f"{max(steady) * 1e6:.0f} µs at most, of {len(steady)} steps"
     )
-    print(f"step written with its all-reduces: {statistics.median(written) * 1e3:.2f} ms")
+    print(f"traced step: {statistics.median(written) * 1e3:.2f} ms")
     print(f"event file: {size / 1e3:.0f} kB")
 
 
@@ -119,7 +120,7 @@ def drawing(record: PlanRecord, folder: Path) -> None:
             milliseconds = tab.driver.execute_async_script(_DRAWN, len(record.plan.groups))
             drawn.append(milliseconds)
         print(
-            f"{_TENSORS.value} tensors in {_GROUPS.value} groups drawn in "
+            f"{len(record.plan.tensor_names)} tensors in {len(record.plan.groups)} groups drawn in "
             f"{statistics.median(drawn):.0f} ms in the median of {len(drawn)}, "
             f"{max(drawn):.0f} ms at most, the backend's answer included"
         )
@@ -136,9 +137,9 @@ def drawing(record: PlanRecord, folder: Path) -> None:
 def main(_: list[str]) -> None:
     """Measures both."""
     print(machine())
-    record = large_plan()
+    record = large_plan(_TENSORS.value, _GROUPS.value)
     with tempfile.TemporaryDirectory() as folder:
-        writing(record, Path(folder) / "writing")
+        writing(record, Path(folder) / "writing", _STEPS.value)
         drawing(record, Path(folder) / "drawing")
 
 

@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     except WorkersFailedError as error:
         print(f"truth: {error}", file=sys.stderr)
         return 1
-    document = judged(measured["plans"]) | {
+    document = evaluate(measured["plans"]) | {
         "drift": measured["drift"],
         "pace": measured["pace"],
         "measuring": measured["measuring"],
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def judged(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def evaluate(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The document's judgement of what was measured of each plan.
 
     Args:

@@ -38,9 +38,9 @@ def _is_staged(name: str) -> bool:
 
 def options_of(text: str) -> dict[str, Any]:
     """Options of `optimize` other than the strategy."""
-    given = {key: value for key, _, value in (part.partition("=") for part in text.split(":")[1:])}
-    options: dict[str, Any] = {_WIRE: given[_WIRE]} if _WIRE in given else {}
-    return options | {flag: _FLAG_VALUES[given[flag]] for flag in _FLAGS if flag in given}
+    parts = {key: value for key, _, value in (part.partition("=") for part in text.split(":")[1:])}
+    options: dict[str, Any] = {_WIRE: parts[_WIRE]} if _WIRE in parts else {}
+    return options | {flag: _FLAG_VALUES[parts[flag]] for flag in _FLAGS if flag in parts}
 
 
 def trains_own_model(text: str) -> bool:
@@ -61,11 +61,11 @@ def strategy_of(text: str) -> Any:
     Raises:
         ValueError: there is no such strategy, it has no such argument, or not of that value.
     """
-    name, *given = text.split(":")
+    name, *parts = text.split(":")
     kind = type(resolve_strategy(name)[1])
     fields = {field.name: field for field in dataclasses.fields(kind)}
     arguments = {}
-    for variant in given:
+    for variant in parts:
         key, _, value = variant.partition("=")
         if key == _WIRE and not _is_staged(name):
             validators.check_wire_dtype(_WIRE, value)

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     seconds = {key: results.spread(measured[key]) for key in ("wall_seconds", "core_seconds")}
     document = {
         **seconds,
-        **judged(seconds["core_seconds"]["median"], against and against["strategies"]),
+        **evaluate(seconds["core_seconds"]["median"], against and against["strategies"]),
         "settings": _PLACING.settings() | {"rounds": FLAGS.rounds} | measured["settings"],
         "machine": here,
         "versions": versions(),
@@ -99,7 +99,7 @@ def _differences(settings: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
-def judged(core_seconds: float, strategies: Mapping[str, Any] | None) -> dict[str, Any]:
+def evaluate(core_seconds: float, strategies: Mapping[str, Any] | None) -> dict[str, Any]:
     """The limit, and the share of what Horovod loses to it that each strategy wins back.
 
     Args:

@@ -33,9 +33,9 @@ _KILL_AT = flags.DEFINE_integer("kill_at_step", None, "Step in which the last wo
 
 def joint_batch(step: int, count: int) -> np.ndarray:
     """Returns the images of a step, which depend on nothing but its number."""
-    epoch, place = divmod(step, count // _BATCH.value)
+    epoch, batch = divmod(step, count // _BATCH.value)
     order = np.random.default_rng(epoch).permutation(count)
-    return order[place * _BATCH.value : (place + 1) * _BATCH.value]
+    return order[batch * _BATCH.value : (batch + 1) * _BATCH.value]
 
 
 def main(_) -> None:

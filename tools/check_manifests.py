@@ -20,9 +20,11 @@ FOLDER = Path(__file__).resolve().parents[1] / "examples" / "kubernetes"
 KUBERNETES = "1.33"
 
 
-def unknown_fields(given: Mapping[str, Any], known: Mapping[str, Any], at: str) -> Iterator[str]:
+def unknown_fields(
+    object_fields: Mapping[str, Any], known: Mapping[str, Any], at: str
+) -> Iterator[str]:
     """Yields the fields of a manifest that the schema's model has dropped."""
-    for name, value in given.items():
+    for name, value in object_fields.items():
         if name not in known:
             yield f"{at}.{name}"
         elif isinstance(value, Mapping):

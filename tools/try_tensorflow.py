@@ -100,8 +100,8 @@ def copy_tree(source: Path, target: Path) -> None:
     )
     names = {name for name in listed.stdout.split("\0") if name and (source / name).is_file()}
     for old in [path for path in target.rglob("*") if path.is_file()]:
-        place = old.relative_to(target)
-        if place.parts[0] != "build" and str(place) not in names:
+        relative = old.relative_to(target)
+        if relative.parts[0] != "build" and str(relative) not in names:
             old.unlink()
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)

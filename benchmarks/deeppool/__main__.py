@@ -16,7 +16,7 @@ from benchmarks.deeppool import document, evaluation, models, pictures
 from benchmarks.deeppool.claims import claims as compare_claims
 from benchmarks.deeppool.sensitivity import sensitivity as compute_sensitivity
 from benchmarks.markdown import fill, picture
-from tf_libra.model_parallel.simulation.burst_plot import plot_burst
+from tf_libra.model_parallel.simulation.plots import plot_burst
 
 
 def run(

@@ -32,7 +32,7 @@ from tf_libra import strategies
 from tf_libra.backends import engine
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
-_PLACE = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)")
+_RANK_VARIABLES = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)")
 
 
 # Both ways that Horovod offers, of which the better counts.
@@ -127,7 +127,7 @@ def _horovod_settings() -> dict[str, Any]:
     environment = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith("HOROVOD_") and not _PLACE.fullmatch(name)
+        if name.startswith("HOROVOD_") and not _RANK_VARIABLES.fullmatch(name)
     }
     cycle_ms = float(environment.get("HOROVOD_CYCLE_TIME", defaults.cycle_seconds * 1e3))
     threshold = int(environment.get("HOROVOD_FUSION_THRESHOLD", defaults.buffer_bytes))

@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> int:
         path.write_text(json.dumps(saved, indent=1) + "\n")
 
     def save(case: cases.Case, benchmark: str, document: dict[str, Any]) -> None:
-        saved["cases"].setdefault(case.name, {})[benchmark] = outcome.kept(benchmark, document)
+        saved["cases"].setdefault(case.name, {})[benchmark] = outcome.summarize(benchmark, document)
         write()
 
     failed, left_out = run_cases(is_wanted, FLAGS.budget_seconds, _measure, save)

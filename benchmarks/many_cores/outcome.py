@@ -17,7 +17,7 @@ _THREADS = (1, 2, 3, 4)
 _COMMAND = "python -m benchmarks.many_cores"
 
 
-def kept(benchmark: str, document: Mapping[str, Any]) -> dict[str, Any]:
+def summarize(benchmark: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results to save from a document of a benchmark.
 
     Args:

@@ -138,13 +138,13 @@ def iterations(rows: Sequence[AscRow], path: Path) -> None:
     for axes, row in zip(panels, rows, strict=True):
         paper = ASC_PAPER[row.network]
         names = ["WFBP", "MG-WFBP", "ASC-WFBP"]
-        places = range(3)
-        axes.bar([p - 0.2 for p in places], _times(row), 0.38, color="#4c78a8", label="computed")
+        positions = range(3)
+        axes.bar([p - 0.2 for p in positions], _times(row), 0.38, color="#4c78a8", label="computed")
         axes.bar(
-            [p + 0.2 for p in places], _times(paper), 0.38, color="#dddddd", hatch="//",
+            [p + 0.2 for p in positions], _times(paper), 0.38, color="#dddddd", hatch="//",
             label="the paper's",
         )  # fmt: skip
-        axes.set_xticks(places, names, fontsize=8)
+        axes.set_xticks(positions, names, fontsize=8)
         axes.set_title(row.network, fontsize=9)
         axes.tick_params(axis="y", labelsize=7)
     panels[0].set_ylabel("ms per iteration", fontsize=8)

@@ -28,16 +28,18 @@ from benchmarks.performance import cases, document, outcome
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 case_flags.define(FLAGS, "performance", "docs/performance.md", rounds=50)
-flags.DEFINE_list("benchmarks", [], f"Only these, of {', '.join(outcome.KEPT)}.", flag_values=FLAGS)
+flags.DEFINE_list(
+    "benchmarks", [], f"Only these, of {', '.join(outcome.SUMMARIES)}.", flag_values=FLAGS
+)
 
 _PAGE = Path(__file__).parent / "page.md"
 
 
 @flags.validator("benchmarks", flag_values=FLAGS)
 def _are_benchmarks(names: Sequence[str]) -> bool:
-    unknown = set(names) - set(outcome.KEPT)
+    unknown = set(names) - set(outcome.SUMMARIES)
     if unknown:
-        known = ", ".join(outcome.KEPT)
+        known = ", ".join(outcome.SUMMARIES)
         raise flags.ValidationError(f"must be of {known}; got {', '.join(sorted(unknown))}")
     return True
 
@@ -68,7 +70,7 @@ def _run(folder: Path) -> int:
                 failed += 1
                 continue
             where = {part: found[part] for part in ("machine", "versions")}
-            of_case[name] = outcome.KEPT[name](found) | where
+            of_case[name] = outcome.SUMMARIES[name](found) | where
             Path(FLAGS.json).write_text(json.dumps(saved, indent=1) + "\n")
     Path(FLAGS.json).write_text(json.dumps(saved, indent=1) + "\n")
     # Around the tables the page is what a person has written; at first, what stands here.

@@ -8,7 +8,7 @@ from benchmarks import results
 from benchmarks.markdown import table
 from benchmarks.performance import outcome
 
-Kept = Mapping[str, Mapping[str, Any]]
+SavedCases = Mapping[str, Mapping[str, Any]]
 # Columns that a table has once one of its cases was measured against one worker.
 _OF_ONE_WORKER = ("one worker, ms", "to one worker", "faster than one worker")
 
@@ -149,11 +149,11 @@ def _times_faster(plain: Mapping[str, Any]) -> str:
     )
 
 
-def _having(benchmark: str, cases: Kept) -> list[tuple[str, Mapping[str, Any]]]:
+def _having(benchmark: str, cases: SavedCases) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, case) for name, case in cases.items() if benchmark in case]
 
 
-def _goals(cases: Kept) -> str:
+def _goals(cases: SavedCases) -> str:
     """Returns a table of the number of cases that meet each goal."""
     steps = [case["step_time"] for _, case in _having("step_time", cases)]
     truths = [case["truth"] for _, case in _having("truth", cases)]
@@ -177,7 +177,7 @@ def _goals(cases: Kept) -> str:
         f"a plan is active within {outcome.TUNING_STEPS} steps and"
         f" {outcome.TUNING_SECONDS:g} s, trials included",
         [
-            _took_at_most(step["tuning"], outcome.TUNING_STEPS, outcome.TUNING_SECONDS)
+            _is_at_most(step["tuning"], outcome.TUNING_STEPS, outcome.TUNING_SECONDS)
             for step in steps
         ],
     )
@@ -236,9 +236,7 @@ def _goals(cases: Kept) -> str:
             f"measuring takes at most {outcome.MEASURING_STEPS} steps and"
             f" {outcome.MEASURING_SECONDS:g} s, without trials",
             [
-                _took_at_most(
-                    truth["measuring"], outcome.MEASURING_STEPS, outcome.MEASURING_SECONDS
-                )
+                _is_at_most(truth["measuring"], outcome.MEASURING_STEPS, outcome.MEASURING_SECONDS)
                 for truth in both
             ],
         )
@@ -273,7 +271,7 @@ def _within(errors: Mapping[str, float | None], which: str, most: float) -> bool
     return error is not None and abs(error) <= most
 
 
-def _took_at_most(phase: Mapping[str, float], steps: int, seconds: float) -> bool:
+def _is_at_most(phase: Mapping[str, float], steps: int, seconds: float) -> bool:
     """Returns whether a phase took at most so many steps and seconds."""
     return phase["steps"] <= steps and phase["seconds"] <= seconds
 
@@ -361,7 +359,7 @@ def _errors(errors: Mapping[str, float | None]) -> str:
 def _rows(
     benchmark: str,
     row: Callable[[Mapping[str, Any]], tuple[str, ...]],
-    cases: Kept,
+    cases: SavedCases,
     machines: Mapping[str, str],
 ) -> list[tuple[str, ...]]:
     """A row per case that was measured: its name, its machine, and what the benchmark found."""
@@ -371,7 +369,7 @@ def _rows(
     ]
 
 
-def _machines(cases: Kept) -> dict[str, str]:
+def _machines(cases: SavedCases) -> dict[str, str]:
     """A letter for each machine that something was measured on, in the cases' order."""
     known = dict.fromkeys(
         results.machine_text(result) for case in cases.values() for result in case.values()

@@ -89,7 +89,7 @@ def of_one_worker(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-KEPT = {
+SUMMARIES = {
     "step_time": of_step_time,
     "truth": of_truth,
     "one_worker": of_one_worker,

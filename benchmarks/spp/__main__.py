@@ -44,7 +44,7 @@ def blocks(path: Path) -> dict[str, str]:
             [
                 *(f"- {text}." for text in parameters.SOURCES),
                 "\nNot given, and what is taken instead:\n",
-                *(f"- {text}." for text in parameters.NOT_GIVEN),
+                *(f"- {text}." for text in parameters.MISSING_IN_PAPER),
                 "",
             ]
         ),
@@ -132,11 +132,11 @@ def _draw_models(rows: Sequence[studies.Row], path: Path) -> None:
         names = [row.setting.split(",")[0] for row in chosen]
         _bars(axes, names, chosen, relative=True)
         keys = [(name, testbed) for name in names]
-        for place, key in enumerate(keys):
+        for position, key in enumerate(keys):
             paper = studies.TABLE_III[key]
             for index, seconds in enumerate(paper):
                 if seconds is not None:
-                    left = place + 0.16 * (index - 2)
+                    left = position + 0.16 * (index - 2)
                     axes.plot(left, seconds / paper[0], "_", color="black", markersize=9)
         axes.set_ylabel("iteration / SPP's", fontsize=8)
         axes.set_title(f"{testbed} (dashes: the paper's, Table III)", fontsize=9)
@@ -149,8 +149,8 @@ def _bars(
 ) -> None:
     for index, (name, colour) in enumerate(_COLOURS.items()):
         seconds = [row.seconds[name] / (row.seconds["SPP"] if relative else 1) for row in rows]
-        places = [place + 0.16 * (index - 2) for place in range(len(rows))]
-        axes.bar(places, seconds, 0.15, color=colour, label=name)
+        positions = [position + 0.16 * (index - 2) for position in range(len(rows))]
+        axes.bar(positions, seconds, 0.15, color=colour, label=name)
     axes.set_xticks(range(len(names)), names)
     axes.tick_params(labelsize=7)
 

@@ -32,7 +32,7 @@ SOURCES = (
     "the testbeds: 4 servers of two GTX 1080 Ti, 50 Gbit/s between them; one server of four V100, "
     "128 Gbit/s: section V-A",
 )
-NOT_GIVEN = (
+MISSING_IN_PAPER = (
     "layer times: operations over the rate that a GPU sustains, backward twice forward. The rate "
     "is a share of a data sheet's peak (14 T for a V100, 11.34 T for a GTX 1080 Ti), which follows "
     "from the 0.182 s that ResNet-152's backward takes in ASC-WFBP's paper (section VI-E)",

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if found is None:
             failed += 1
             continue
-        document["cases"][case.name] = outcome.kept(found)
+        document["cases"][case.name] = outcome.summarize(found)
         path.write_text(json.dumps(document, indent=1) + "\n")
     path.write_text(json.dumps(document, indent=1) + "\n")
     page = Path(FLAGS.document)

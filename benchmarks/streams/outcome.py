@@ -12,14 +12,14 @@ from benchmarks.streams import cases
 # `auto` to the best single strategy, in the median over rounds.
 MOST_TO_BEST = 1.02
 # Not of the comparison itself: what they are held against, or variants of what is.
-_BESIDE = ("none", "one-worker", "auto", cases.ONE_CONNECTION, cases.STREAMS)
+_REFERENCES = ("none", "one-worker", "auto", cases.ONE_CONNECTION, cases.STREAMS)
 
 
-def kept(document: Mapping[str, Any]) -> dict[str, Any]:
+def summarize(document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results to save from a document of `benchmarks.step_time`."""
     seconds = document["seconds"]
     medians = results.medians(document)
-    single = {name: value for name, value in medians.items() if name not in _BESIDE}
+    single = {name: value for name, value in medians.items() if name not in _REFERENCES}
     best = min(single, key=lambda name: single[name])
     return {
         "median_seconds": medians,
@@ -60,7 +60,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
         document: {"cases": {case: what is kept of it}, "machine", "versions"}.
     """
     measured = {name: case for name, case in document["cases"].items() if case}
-    names = [name for name in cases.STRATEGIES if name not in _BESIDE] + ["auto"]
+    names = [name for name in cases.STRATEGIES if name not in _REFERENCES] + ["auto"]
     has_one_worker = any("auto_to_one_worker" in case for case in measured.values())
     compared = table(
         (
@@ -88,8 +88,8 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 name,
                 case["best"],
                 results.ratio_text(case["auto_to_best"]),
-                _told(case["plans"]["auto"]),
-                _told(case["plans"]["aiacc"]),
+                _describe_plan(case["plans"]["auto"]),
+                _describe_plan(case["plans"]["aiacc"]),
                 ", ".join(
                     f"{each} {case['tuning'][each]['steps']} steps in"
                     f" {case['tuning'][each]['seconds']:.0f} s"
@@ -121,10 +121,10 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _goal(measured: Sequence[Mapping[str, Any]]) -> str:
-    met = [case["auto_to_best"]["median"] <= MOST_TO_BEST for case in measured]
+    within = [case["auto_to_best"]["median"] <= MOST_TO_BEST for case in measured]
     return (
         f"\n`auto` took at most {MOST_TO_BEST:g} of the best single strategy's step in"
-        f" {sum(met)} of {len(met)} cases.\n"
+        f" {sum(within)} of {len(within)} cases.\n"
     )
 
 
@@ -162,7 +162,7 @@ def _one_worker(case: Mapping[str, Any]) -> tuple[str, str]:
     )
 
 
-def _told(plan: Mapping[str, Any]) -> str:
+def _describe_plan(plan: Mapping[str, Any]) -> str:
     def count(number: int, what: str) -> str:
         return f"{number} {what}{'s' * (number != 1)}"
 
