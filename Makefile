@@ -94,8 +94,9 @@ test-under-load: setup horovod
 check: setup horovod
 	@$(MAKE) --no-print-directory -j2 lint check-tests
 
+# make test tries all random cases.
 check-tests:
-	$(RUN) python -m pytest $(IN_TWO) -m "not workers and not compiles" \
+	TESTS_SHARE_OF_EXAMPLES=0.25 $(RUN) python -m pytest $(IN_TWO) -m "not workers and not compiles" \
 	  --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
 
 # Generated tables, the architecture picture and docs/api.md; a test says whether they are up to date.

@@ -46,7 +46,7 @@ def connect(timeout_seconds: float = 600.0, stall_warn_seconds: float = 30.0) ->
         running.close(control_plane.LEFT)
     if engine_lib.running() is None:
         terms = control_plane.ControlConfig(1, timeout_seconds, stall_warn_seconds)
-        engine = lanes_bootstrap.meet(job, terms)
+        engine = lanes_bootstrap.connect_lanes(job, terms)
         atexit.register(lambda: engine.close(control_plane.why_program_ends()))
 
 

@@ -120,7 +120,7 @@ class Optimized:
         # Steps of concurrent threads run one after the other, as on the other ranks.
         self._turn = threading.RLock()
         self._of_objects: dict[int, Optimized] = {}  # by `id`
-        self._kept_objects: list[Any] = []
+        self._live_objects: list[Any] = []
         self._training: TrainingStep
         whole = single_step or function
         if kind.make_step is not None:
@@ -179,9 +179,9 @@ class Optimized:
         """Binds a decorated method to its object."""
         if instance is None:
             return self
-        return types.MethodType(self._of(instance), instance)
+        return types.MethodType(self._bind(instance), instance)
 
-    def _of(self, instance: Any) -> "Optimized":
+    def _bind(self, instance: Any) -> "Optimized":
         """Returns the decorated function of an object.
 
         Under a model-parallel strategy, each object has its own layers, plan and variables. The
@@ -199,7 +199,7 @@ class Optimized:
             try:
                 weakref.finalize(instance, self._of_objects.pop, key, None).atexit = False
             except TypeError:  # no weak references: it stays, so that no other one gets its `id`
-                self._kept_objects.append(instance)
+                self._live_objects.append(instance)
         return self._of_objects[key]
 
     def __getattr__(self, name: str) -> Any:

@@ -42,18 +42,18 @@ class TensorFlowState(ObjectState):
             **kwargs: attributes of the state, of types that can be pickled.
         """
         self.variables = [plain(variable) for variable in variables]
-        self._keep()
+        self._save()
         super().__init__(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, **kwargs)
 
     def save(self) -> None:
         """Commits variables and attributes; all ranks call it."""
-        self._keep()
+        self._save()
         super().save()
 
     def restore(self) -> None:
         """Goes back to the last commit."""
         with commits.restoring(self.variables):
-            for variable, value in zip(self.variables, self._kept, strict=True):
+            for variable, value in zip(self.variables, self._saved, strict=True):
                 variable.assign(value)
         super().restore()
 
@@ -62,9 +62,9 @@ class TensorFlowState(ObjectState):
         commits.synchronize_all_ranks()
         super().save()  # else rank 0's variables would be ahead of its attributes
         hvd.broadcast_variables(self.variables, root_rank=0)
-        self._keep()
+        self._save()
         super().sync()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         commits.synchronize_all_ranks()
-        self._kept = [variable.numpy() for variable in self.variables]
+        self._saved = [variable.numpy() for variable in self.variables]

@@ -14,12 +14,12 @@ def rank() -> int:
     Raises:
         ValueError: a variable of the launcher is invalid, or Horovod is not initialized.
     """
-    return current_job.get_job().place()[0]
+    return current_job.get_job().rank_and_size()[0]
 
 
 def size() -> int:
     """Returns the number of processes of the job; 1 without any launcher. Errors as for `rank`."""
-    return current_job.get_job().place()[1]
+    return current_job.get_job().rank_and_size()[1]
 
 
 def local_rank() -> int:
@@ -32,9 +32,9 @@ def local_rank() -> int:
         ValueError: as for `rank`.
         LostRankError: a rank did not come in time.
     """
-    return current_job.get_job().local_place(check_timeout("timeout_seconds", None))[0]
+    return current_job.get_job().local_rank_and_size(check_timeout("timeout_seconds", None))[0]
 
 
 def local_size() -> int:
     """Returns the number of the job's processes on this host. Waits and raises as `local_rank`."""
-    return current_job.get_job().local_place(check_timeout("timeout_seconds", None))[1]
+    return current_job.get_job().local_rank_and_size(check_timeout("timeout_seconds", None))[1]

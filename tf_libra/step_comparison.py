@@ -103,7 +103,7 @@ def compare_steps(
     validation.integer("num_warm_up_rounds", num_warm_up_rounds)
     if not steps:
         raise ValueError("steps must hold at least one step, got none")
-    _, size = current_job.get_job().place()
+    _, size = current_job.get_job().rank_and_size()
     if size > 1:
         collectives.connect()
 

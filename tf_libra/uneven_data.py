@@ -19,7 +19,7 @@ from tf_libra.coordination.control_plane import Control
 _Batch = TypeVar("_Batch")
 _END: Any = object()
 _UNKNOWN = -1
-_PLACE = "a loop over tf_libra.join"
+_SYNC_POINT = "a loop over tf_libra.join"
 
 
 def join(
@@ -71,7 +71,7 @@ class JoinedBatches(Generic[_Batch]):
     def __iter__(self) -> Iterator[_Batch]:
         """Yields this rank's batches, then the last one until every rank's data have ended."""
         job = current_job.get_job()
-        _, size = job.place()
+        _, size = job.rank_and_size()
         if size == 1:
             yield from self._batches
             return
@@ -121,7 +121,7 @@ class JoinedBatches(Generic[_Batch]):
 
 
 def _check(has_batch: bool, lengths: list[int], num_steps: int) -> None:
-    expected = lengths[current_job.get_job().place()[0]]
+    expected = lengths[current_job.get_job().rank_and_size()[0]]
     if has_batch != (num_steps < expected):
         raise ValueError(
             f"join: batches have the length {expected}, and"
@@ -140,4 +140,6 @@ def _length(batches: Iterable[Any]) -> int:
 
 
 def _gather(control: Control, number: int) -> list[int]:
-    return current_job.run_at(_PLACE, "join", control, lambda control: control.all_gather(number))
+    return current_job.run_at(
+        _SYNC_POINT, "join", control, lambda control: control.all_gather(number)
+    )

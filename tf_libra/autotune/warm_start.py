@@ -33,7 +33,7 @@ from tf_libra.internal.values import (
     Positive,
     Value,
 )
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.specs.plan import Plan, TensorGroup
 
 # Graphs with more nodes in total are compared by features: their edit distance takes too long.

@@ -106,7 +106,7 @@ def all_reduce(
     return reduced
 
 
-def meet(what: str, function: str) -> None:
+def barrier(what: str, function: str) -> None:
     """Returns when every rank is at the same point of the same function.
 
     Raises:

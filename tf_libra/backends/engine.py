@@ -86,15 +86,15 @@ class _At:
 
     Attributes:
         kind: the same on every rank.
-        place: position for errors; empty for the kind.
+        sync_point: position for errors; empty for the kind.
     """
 
     kind: str
-    place: str = ""
+    sync_point: str = ""
 
     def pack(self, body: bytes) -> bytes:
         """Returns a message that begins with this header."""
-        return json.dumps([self.kind, self.place]).encode() + b"\n" + body
+        return json.dumps([self.kind, self.sync_point]).encode() + b"\n" + body
 
     @classmethod
     def unpack(cls, message: bytes) -> "tuple[_At, bytes]":
@@ -105,7 +105,7 @@ class _At:
     def compare(self, rank: int, theirs: "_At", their_rank: int) -> None:
         """Raises `EngineError` if another rank is at another kind of message."""
         if theirs.kind != self.kind:
-            mine_at, theirs_at = self.place or self.kind, theirs.place or theirs.kind
+            mine_at, theirs_at = self.sync_point or self.kind, theirs.sync_point or theirs.kind
             text = (
                 f"rank {rank} is at {mine_at}, and rank {their_rank} at {theirs_at}: every rank"
                 " must do the same"
@@ -159,10 +159,12 @@ class Engine:
             at += 8 + length
         return messages
 
-    def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
+    def broadcast(
+        self, message: Any = None, *, kind: str = "a broadcast", sync_point: str = ""
+    ) -> Any:
         """Returns rank 0's message and ignores those of other ranks. Errors as for `all_gather`."""
         mine = json.dumps(message, sort_keys=True).encode()
-        return json.loads(self._broadcast(mine, _At(kind, place)))
+        return json.loads(self._broadcast(mine, _At(kind, sync_point)))
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
         """Returns rank 0's bytes, at most 63 MiB. Errors as for `all_gather`."""
@@ -234,7 +236,7 @@ class Engine:
         """Returns the all-reduces since the last call, at most the last 65,536."""
         return drain_telemetry()
 
-    def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
+    def barrier(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Returns when every rank is at the same point of the same function.
 
         Raises:
@@ -242,13 +244,13 @@ class Engine:
         """
         from tf_libra.backends import collective_ops  # which needs TensorFlow
 
-        place = f"{what}, {function}"
+        sync_point = f"{what}, {function}"
         # A rank that waits for rank 0's directive reads no lane.
         if self.rank == 0:
-            self.broadcast(kind="a meeting", place=place)
-        collective_ops.meet(place, function)
+            self.broadcast(kind="a barrier", sync_point=sync_point)
+        collective_ops.barrier(sync_point, function)
         if self.rank > 0:
-            self.broadcast(kind="a meeting", place=place)
+            self.broadcast(kind="a barrier", sync_point=sync_point)
 
     def resume(self) -> None:
         """Does nothing: lanes carry no unrequested messages."""
@@ -321,15 +323,15 @@ def running() -> Engine | None:
     """Returns the engine of this process; None if none runs."""
     if not native.is_loaded():
         return None
-    place = native.engine_place()
-    if place is None:
+    topology = native.engine_place()
+    if topology is None:
         return None
     known = _connected()
     return Engine(
-        place.rank,
-        place.world_size,
-        place.num_lanes,
-        place.ranks_per_host,
+        topology.rank,
+        topology.world_size,
+        topology.num_lanes,
+        topology.ranks_per_host,
         known.job,
         known.machine,
     )

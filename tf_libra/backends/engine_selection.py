@@ -170,10 +170,10 @@ def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
     counts = [of_machine[rank.machine] for rank in ranks]
     row = row_of_square(size) if max(counts) == 1 else counts[0]
     if row and len(of_machine) > 1 and min(counts) == max(counts):
-        met, watches = row - 1 + size // row - 1, 2
+        num_peers, watches = row - 1 + size // row - 1, 2
     else:
-        met, watches = size - 1, 1
-    return [size - 1 + size - here + control + lanes * (met + watches) for here in counts]
+        num_peers, watches = size - 1, 1
+    return [size - 1 + size - here + control + lanes * (num_peers + watches) for here in counts]
 
 
 def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineEnvironment:

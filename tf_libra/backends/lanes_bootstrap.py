@@ -23,13 +23,13 @@ _ZERO_BLOCKS = "TF_LIBRA_ZERO_BLOCKS"
 _MAX_PORT = 65535
 
 
-def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, Any]:
+def offer(world: World, num_lanes: int, identity: str | None = None) -> dict[str, Any]:
     """Starts to listen, and returns the data that every other rank needs to connect.
 
     Args:
         world: the ranks.
         num_lanes: number of lanes that this rank needs.
-        place: host identity from an earlier rendezvous of the same ranks; None: read it now.
+        identity: host identity from an earlier rendezvous of the same ranks; None: read it now.
 
     Raises:
         ValueError: no network interface can be chosen, or a variable has a value that it cannot.
@@ -38,8 +38,8 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
     omits_zeros()  # rejects a wrong value before anything runs
     host = listening_host(world)
     # On a single host, this is the interface that the user named, else a Unix socket.
-    place = host_identity() if place is None else place
-    here = place if world.local_size < world.size else ""
+    identity = host_identity() if identity is None else identity
+    here = identity if world.local_size < world.size else ""
     with_local = bool(here) and world.local_size > 1
     address = engine_lib.listen(host, listening_ports(), here, with_local)
     secret = os.urandom(engine_lib.SECRET_BYTES)
@@ -49,7 +49,7 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
         "local": address.local,
         "machine": address.machine,
         # Identifies the ranks of the same host for `_check`.
-        "place": place,
+        "identity": identity,
         "named": os.environ.get(_INTERFACE, ""),
         "interface": _interface(world),
         # All ranks use the secret of rank 0.
@@ -58,7 +58,7 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
     }
 
 
-def meet(job: Job, terms: ControlConfig) -> engine_lib.Engine:
+def connect_lanes(job: Job, terms: ControlConfig) -> engine_lib.Engine:
     """Connects the lanes of all ranks without a prior agreement on options.
 
     Raises:
@@ -91,7 +91,7 @@ def connect(
         terms.stall_warning_seconds,
         terms.liveness_seconds,
         world.job,
-        offers[world.rank]["place"],
+        offers[world.rank]["identity"],
         omits_zeros(),
     )
 
@@ -129,16 +129,16 @@ def _check(offers: Sequence[dict[str, Any]]) -> None:
     """
     first: dict[str, dict[bool, int]] = {}  # per host: first rank by whether it names an interface
     for rank, offer in enumerate(offers):
-        of_place, names = first.setdefault(offer["place"], {}), bool(offer["named"])
-        of_place.setdefault(names, rank)
-        other = of_place.get(not names)
+        first_of_host, names = first.setdefault(offer["identity"], {}), bool(offer["named"])
+        first_of_host.setdefault(names, rank)
+        other = first_of_host.get(not names)
         if other is None or offers[other]["interface"] == offer["interface"]:
             continue
         named, unnamed = (rank, other) if names else (other, rank)
         listens = f"at {offers[unnamed]['host']}"
         if offers[unnamed]["host"].startswith(engine_lib.UNIX):
             listens = "on a Unix socket"
-        elif not offer["place"]:  # the ranks may be on two hosts
+        elif not offer["identity"]:  # the ranks may be on two hosts
             continue
         raise ValueError(
             f"TF_LIBRA_INTERFACE is set on rank {named}, which listens on"

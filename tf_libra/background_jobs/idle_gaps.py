@@ -34,13 +34,13 @@ class IdleGaps:
         """Return True if the last wait of this kind was long enough to use."""
         return self._last.get(what, 0.0) >= _SHORTEST_SECONDS
 
-    def took(self, what: str, seconds: float) -> None:
+    def record(self, what: str, seconds: float) -> None:
         """Record the length of a wait for `what`."""
         self._last[what] = seconds
         if seconds >= _SHORTEST_SECONDS:
             self._waited += seconds
 
-    def step_took(self, seconds: float) -> None:
+    def record_step(self, seconds: float) -> None:
         """Record the length of the step that contains the recorded waits."""
         self.share = min(self._waited / seconds, 1.0) if seconds > 0 else 0.0
         self._waited = 0.0
@@ -53,9 +53,9 @@ class SchedulingMode:
     on trial. If whole steps cost too much for full duty, the job stays in gaps permanently.
     """
 
-    def __init__(self, pacing: Throttle) -> None:
+    def __init__(self, throttle: Throttle) -> None:
         """Start with overlapping whole steps, as no gap is known yet."""
-        self._pacing = pacing
+        self._throttle = throttle
         self._in_gaps = False
         self._begins_in_gaps = True
         self._may_overlap = True
@@ -74,7 +74,7 @@ class SchedulingMode:
         if self._begins_in_gaps:
             self._begins_in_gaps, self._in_gaps = False, True
         elif self._in_gaps:
-            self._went_well = self._went_well + 1 if self._pacing.duty == 1.0 else 0
+            self._went_well = self._went_well + 1 if self._throttle.duty == 1.0 else 0
             if self._may_overlap and self._went_well >= _GOES_WELL:
                 self._change(False)
         elif self._costs_too_much():
@@ -83,12 +83,12 @@ class SchedulingMode:
 
     def _costs_too_much(self) -> bool:
         count, lost = (
-            now - then for now, then in zip(self._pacing.judged, self._known, strict=True)
+            now - then for now, then in zip(self._throttle.evaluated, self._known, strict=True)
         )
-        return count >= _KNOWN and lost / count > self._pacing.always
+        return count >= _KNOWN and lost / count > self._throttle.always
 
     def _change(self, in_gaps: bool) -> None:
         self._in_gaps = in_gaps
         self._went_well = 0
-        self._known = self._pacing.judged
-        self._pacing.restart()
+        self._known = self._throttle.evaluated
+        self._throttle.restart()

@@ -37,7 +37,7 @@ MAX_SLOWDOWN = 0.05
 # Seconds between two reports of statistics.
 _NEWS_SECONDS = 2.0
 # Environment variables that would make the background process a worker of the training job.
-_OF_THE_JOB = re.compile(
+_JOB_VARIABLES = re.compile(
     r"(HOROVOD|KERAS_DISTRIBUTION|MASTER|OMPI|PMI|PMIX|SLURM|TF_LIBRA|TORCHELASTIC)_.*"
     r"|TF_CONFIG|(LOCAL_)?(RANK|WORLD_SIZE)"
 )
@@ -47,7 +47,7 @@ class Background:
     """Background job that is paused while a training function of this process measures.
 
     Attributes:
-        pacing: measured cost and allowed run time of the job.
+        throttle: measured cost and allowed run time of the job.
     """
 
     def __init__(self, command: Sequence[str], max_slowdown: float, log: logging.Logger) -> None:
@@ -64,16 +64,16 @@ class Background:
         if not command:
             raise ValueError("background must be a command, got an empty one")
         check_program("background", command)
-        self.pacing = Throttle(max_slowdown)
-        self._manner = SchedulingMode(self.pacing)
+        self.throttle = Throttle(max_slowdown)
+        self._mode = SchedulingMode(self.throttle)
         self._gaps = IdleGaps()
         self._uses_gaps = False  # in the current step
         self._command = tuple(command)
         self._log = log
         self._process: BackgroundProcess | None = None
         self._count: StepCount | None = None
-        self._began = self._told = 0.0
-        self._has_told_end = False
+        self._began = self._reported = 0.0
+        self._has_reported_end = False
         self._is_over = False
 
     @property
@@ -91,8 +91,8 @@ class Background:
     def around_step(self, is_settled: Callable[[], bool]) -> Iterator[None]:
         """See `StepHook`: the job may overlap the step unless the training function measures."""
         settled = is_settled()
-        runs = settled and self.pacing.runs
-        self._uses_gaps = runs and self._manner.in_gaps
+        runs = settled and self.throttle.runs
+        self._uses_gaps = runs and self._mode.in_gaps
         if self._uses_gaps and self._process is None:
             self._let_run(True)  # starts the process before the first gap
         self._let_run(runs and not self._uses_gaps)
@@ -101,11 +101,11 @@ class Background:
         seconds = time.perf_counter() - start
         self._uses_gaps = False
         if settled:
-            self.pacing.took(seconds, usual=is_settled())
-            self._gaps.step_took(seconds)
-            if self.pacing.is_planned:
-                self._manner.planned(self._gaps.share)
-        self._look()
+            self.throttle.record(seconds, is_steady=is_settled())
+            self._gaps.record_step(seconds)
+            if self.throttle.is_planned:
+                self._mode.planned(self._gaps.share)
+        self._log_end()
 
     @contextlib.contextmanager
     def around_wait(self, what: str) -> Iterator[None]:
@@ -119,7 +119,7 @@ class Background:
         finally:
             if uses:
                 self._let_run(False)
-        self._gaps.took(what, time.perf_counter() - start)
+        self._gaps.record(what, time.perf_counter() - start)
 
     def _let_run(self, runs: bool) -> None:
         if self._is_over:
@@ -135,7 +135,7 @@ class Background:
         else:
             self._process.pause()
 
-    def _look(self) -> None:
+    def _log_end(self) -> None:
         """Log the end of a job that has ended by itself."""
         if self._is_over or self._process is None or self._process.status is None:
             return
@@ -162,18 +162,18 @@ class Background:
 
     def news(self) -> BackgroundStats | None:
         """Return statistics at intervals and once the job is over; None in between."""
-        if self._process is None or self._has_told_end:
+        if self._process is None or self._has_reported_end:
             return None
         now = time.monotonic()
-        if not self._is_over and now - self._told < _NEWS_SECONDS:
+        if not self._is_over and now - self._reported < _NEWS_SECONDS:
             return None
-        self._told, self._has_told_end = now, self._is_over
+        self._reported, self._has_reported_end = now, self._is_over
         return BackgroundStats(
-            step=self.pacing.num_steps,
+            step=self.throttle.num_steps,
             command=shlex.join(self._command),
-            max_slowdown=self.pacing.max_slowdown,
-            slowdown=self.pacing.slowdown,
-            share_of_steps=self.pacing.share_of_steps,
+            max_slowdown=self.throttle.max_slowdown,
+            slowdown=self.throttle.slowdown,
+            share_of_steps=self.throttle.share_of_steps,
             num_pauses=self._process.num_pauses,
             seconds=now - self._began,
             num_steps=None if self._count is None else self._count.read(),
@@ -193,23 +193,25 @@ class Background:
 
     def describe(self) -> str:
         """Describe the run time and cost in one line."""
-        share = formatting.percent(self.pacing.share_of_steps)
-        where = "in the gaps of" if self._manner.in_gaps else "during"
+        share = formatting.percent(self.throttle.share_of_steps)
+        where = "in the gaps of" if self._mode.in_gaps else "during"
         text = f"{self._name} ran {where} {share} of the settled steps"
         made = None if self._count is None else self._count.read()
         if made is not None:
             text += f" and made {made} of its own"
-        if self.pacing.slowdown is None:
+        if self.throttle.slowdown is None:
             return text
         return (
-            f"{text}; a step that overlapped it took {formatting.change(self.pacing.slowdown)}"
-            f" (limit {formatting.percent(self.pacing.max_slowdown)} in the mean)"
+            f"{text}; a step that overlapped it took {formatting.change(self.throttle.slowdown)}"
+            f" (limit {formatting.percent(self.throttle.max_slowdown)} in the mean)"
         )
 
 
 def _environment(count: StepCount) -> dict[str, str]:
     """Return the environment of the job: this process's, without variables of the training job."""
-    found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
+    found = {
+        name: value for name, value in os.environ.items() if not _JOB_VARIABLES.fullmatch(name)
+    }
     path = [entry or os.getcwd() for entry in sys.path]
     return found | {
         "PATH": _path(),
@@ -233,7 +235,7 @@ class BackgroundManager:
 
 
 @STATE.value()
-def of_this_process() -> BackgroundManager:
+def current_manager() -> BackgroundManager:
     """Return the manager that all training functions of this process share.
 
     Raises:
@@ -253,10 +255,10 @@ def from_environment(environment: Mapping[str, str]) -> Background | None:
         return None
     log = log_utils.logger(launched_rank(environment))
     limit = environment.get(MAX_SLOWDOWN_VARIABLE, str(MAX_SLOWDOWN))
-    return Background(command_of(COMMAND_VARIABLE, text), limit_of(limit), log)
+    return Background(parse_command(COMMAND_VARIABLE, text), parse_limit(limit), log)
 
 
-def command_of(name: str, text: str) -> list[str]:
+def parse_command(name: str, text: str) -> list[str]:
     """Split a command line into program and arguments; raise `ValueError` if it is invalid."""
     try:
         command = shlex.split(text)
@@ -277,7 +279,7 @@ def check_program(name: str, command: Sequence[str]) -> None:
         )
 
 
-def limit_of(text: str) -> float:
+def parse_limit(text: str) -> float:
     """Parse a limit; raise `ValueError` if it is invalid."""
     try:
         return Throttle(float(text)).max_slowdown
@@ -302,13 +304,18 @@ def background(
     Raises:
         ValueError: `step` or the limit is invalid, or the process has a background job already.
     """
-    process = of_this_process()
+    process = current_manager()
     if process.background is not None and not process.background.is_over:
         raise ValueError("background: this process has a background job already")
     if isinstance(step, str):
-        command = command_of("step", step)
+        command = parse_command("step", step)
     elif callable(step):
-        command = [sys.executable, "-m", "tf_libra.background_jobs.repeat", _place_of(step)]
+        command = [
+            sys.executable,
+            "-m",
+            "tf_libra.background_jobs.step_counter",
+            _import_path(step),
+        ]
     else:
         command = [str(part) for part in step]
     log = log_utils.logger(launched_rank())
@@ -316,7 +323,7 @@ def background(
     return process.background
 
 
-def _place_of(step: Callable[[], Any]) -> str:
+def _import_path(step: Callable[[], Any]) -> str:
     module, name = getattr(step, "__module__", None), getattr(step, "__qualname__", None)
     found = None
     if module not in (None, "__main__") and name is not None:

@@ -9,7 +9,7 @@ from tf_libra.runtime.step_hooks import HOOKS, StepHook
 
 
 def _active_job() -> StepHook | None:
-    return manager.of_this_process().background
+    return manager.current_manager().background
 
 
 HOOKS.add("background", _active_job)
@@ -19,7 +19,7 @@ FLAGS.add(
         "COMMAND",
         "command line of a low-priority job that runs next to training on every rank",
         manager.COMMAND_VARIABLE,
-        manager.command_of,
+        manager.parse_command,
     ),
 )
 FLAGS.add(
@@ -28,7 +28,7 @@ FLAGS.add(
         "SHARE",
         f"limit on the mean slowdown of steps by that job ({manager.MAX_SLOWDOWN:g})",
         manager.MAX_SLOWDOWN_VARIABLE,
-        lambda name, text: manager.limit_of(text),
+        lambda name, text: manager.parse_limit(text),
         needs="--background",
     ),
 )

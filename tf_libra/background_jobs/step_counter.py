@@ -2,12 +2,18 @@
 
 The environment variable TF_LIBRA_BACKGROUND_COUNT names a file with the number of steps so far, a
 little-endian integer of eight bytes.
+
+    python -m tf_libra.background_jobs.step_counter MODULE:FUNCTION
+
+calls a function until it returns False or raises, and counts its calls.
 """
 
 import contextlib
+import importlib
 import mmap
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -55,3 +61,16 @@ def counter() -> Callable[[], None]:
         _FORMAT.pack_into(shared, 0, count)
 
     return step
+
+
+def main() -> None:
+    """Calls the function of the command line repeatedly."""
+    module, _, name = sys.argv[1].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    step = counter()
+    while function() is not False:
+        step()
+
+
+if __name__ == "__main__":
+    main()

@@ -17,12 +17,12 @@ from tf_libra.internal import validation
 
 CYCLE = 16
 # Steps without the background at the start of a cycle.
-ALONE = 4
-_MOST = CYCLE - ALONE
+NUM_BASELINE_STEPS = 4
+_MOST = CYCLE - NUM_BASELINE_STEPS
 # Assumed loss of an overlapped step before a measurement, in baseline steps as all costs.
 _UNKNOWN_COST = 1.0
 # Weight that the known cost keeps per run.
-_KEPT = 0.8
+_DECAY = 0.8
 # Share of the limit to use; the rest allows for errors of the measured loss.
 _AIM = 0.9
 # Cycles that spread the surplus or deficit of the budget, so that one disturbed cycle moves little.
@@ -31,7 +31,7 @@ _HORIZON = 8
 # it repeats.
 _BELIEVED, _MORE = 4.0, 4.0
 # Accepted deviation of a baseline step from the median of its neighbours.
-_LONGEST_ALONE = 2.0
+_LONGEST_BASELINE = 2.0
 
 
 class Throttle:
@@ -47,7 +47,7 @@ class Throttle:
             ValueError: the limit is out of its range.
         """
         self.max_slowdown = validation.real("max_slowdown", max_slowdown, above=0)
-        self._place = 0
+        self._position = 0
         self._run = 0  # overlapped steps of this cycle
         self._owed = 0.0  # fractional steps carried over from earlier cycles
         self._budget = 0.0
@@ -55,11 +55,11 @@ class Throttle:
         self._believed = _BELIEVED
         # Seconds of steps since the last judgement, apart from baseline steps before the run.
         self._before: list[float] = []
-        self._alone: list[float] = []
+        self._baseline: list[float] = []
         self._overlapped: list[float] = []
         self._after: list[float] = []  # the one step that still includes part of the run
         self._was_overlapped = False
-        self._lost, self._num_judged = 0.0, 0
+        self._lost, self._num_evaluated = 0.0, 0
         self._num_overlapped, self._num_steps = 0, 0
 
     @property
@@ -70,12 +70,12 @@ class Throttle:
     @property
     def slowdown(self) -> float | None:
         """Mean slowdown of overlapped steps so far; None if unknown."""
-        return self._lost / self._num_judged if self._num_judged else None
+        return self._lost / self._num_evaluated if self._num_evaluated else None
 
     @property
-    def judged(self) -> tuple[int, float]:
+    def evaluated(self) -> tuple[int, float]:
         """Number of judged overlapped steps and their total loss in baseline steps."""
-        return self._num_judged, self._lost
+        return self._num_evaluated, self._lost
 
     @property
     def always(self) -> float:
@@ -90,7 +90,7 @@ class Throttle:
     @property
     def is_planned(self) -> bool:
         """True if a cycle's run has just been planned."""
-        return self._place == ALONE
+        return self._position == NUM_BASELINE_STEPS
 
     @property
     def num_steps(self) -> int:
@@ -105,48 +105,49 @@ class Throttle:
     @property
     def runs(self) -> bool:
         """True if the background may run in the next step."""
-        return 0 <= self._place - ALONE < self._run
+        return 0 <= self._position - NUM_BASELINE_STEPS < self._run
 
     def restart(self) -> None:
         """Forget the known cost after a change of the scheduling mode."""
         self._cost = [_UNKNOWN_COST, 1.0]
         self._run, self._owed = 0, 0.0
 
-    def took(self, seconds: float, usual: bool = True) -> None:
-        """Record the seconds of the next step; `usual` is False for a step that is not typical."""
+    def record(self, seconds: float, is_steady: bool = True) -> None:
+        """Record the seconds of the next step; `is_steady` is False for an untypical step."""
         overlapped = self.runs
         self._num_steps += 1
         self._num_overlapped += overlapped
-        if usual:
+        if is_steady:
             if overlapped:
                 self._overlapped.append(seconds)
             elif self._was_overlapped:
                 self._after.append(seconds)
-            elif 0 < self._place < ALONE:  # the first may include a part of another rank's run
-                self._alone.append(seconds)
+            # The first may include a part of another rank's run.
+            elif 0 < self._position < NUM_BASELINE_STEPS:
+                self._baseline.append(seconds)
         self._was_overlapped = overlapped
-        self._place = (self._place + 1) % CYCLE
-        if self._place == ALONE:
-            self._judge()
+        self._position = (self._position + 1) % CYCLE
+        if self._position == NUM_BASELINE_STEPS:
+            self._evaluate()
             self._plan()
 
-    def _judge(self) -> None:
+    def _evaluate(self) -> None:
         """Judge the cost of the last cycle's run."""
-        near = [*self._before, *self._alone]
+        near = [*self._before, *self._baseline]
         if near and self._overlapped:
-            longest = _LONGEST_ALONE * statistics.median(near)
-            alone = max(statistics.fmean(min(seconds, longest) for seconds in near), 1e-9)
-            lost = sum(self._lost_by([*self._overlapped, *self._after], alone))
+            longest = _LONGEST_BASELINE * statistics.median(near)
+            baseline = max(statistics.fmean(min(seconds, longest) for seconds in near), 1e-9)
+            lost = sum(self._lost_by([*self._overlapped, *self._after], baseline))
             self._budget -= lost
             count = len(self._overlapped)
-            self._cost = [_KEPT * self._cost[0] + lost, _KEPT * self._cost[1] + count]
+            self._cost = [_DECAY * self._cost[0] + lost, _DECAY * self._cost[1] + count]
             self._lost += lost
-            self._num_judged += count
-        self._before, self._alone, self._overlapped, self._after = self._alone, [], [], []
+            self._num_evaluated += count
+        self._before, self._baseline, self._overlapped, self._after = self._baseline, [], [], []
 
-    def _lost_by(self, steps: Iterable[float], alone: float) -> list[float]:
+    def _lost_by(self, steps: Iterable[float], baseline: float) -> list[float]:
         """Return the accepted losses of steps."""
-        lost = [seconds / alone - 1 for seconds in steps]
+        lost = [seconds / baseline - 1 for seconds in steps]
         believed = self._believed
         if max(lost) > believed:
             self._believed *= _MORE

@@ -57,9 +57,9 @@ class RowExchange:
         num_rows = tf.shape(ids)[0]
         is_gathered = tf.cast(self.size * tf.reduce_max(counts) < 2 * num_rows, tf.int32)
         rows = self._gather(own[: is_gathered * num_own], is_gathered * counts, "rows")
-        places = tf.searchsorted(ids, all_ids)[: tf.shape(rows)[0]]
+        positions = tf.searchsorted(ids, all_ids)[: tf.shape(rows)[0]]
         exact = tf.cast(rows, _summed_in(rows.dtype))
-        sums = tf.math.unsorted_segment_sum(exact, places, is_gathered * num_rows)
+        sums = tf.math.unsorted_segment_sum(exact, positions, is_gathered * num_rows)
         is_added = 1 - is_gathered
         num_added = is_added * num_own
         terms = tf.scatter_nd(

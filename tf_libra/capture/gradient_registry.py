@@ -66,7 +66,7 @@ class ReductionPolicy:
         error_feedback: whether what rounding loses is added to the next gradients.
         inner_gradients: treatment of gradients that an outer tape differentiates again: "average",
             "local" or "reject".
-        place: returns rank and world size; called if something is gathered.
+        rank_and_size: returns rank and world size; called if something is gathered.
         watch: checks all gradients for finite values; None for no check.
         by_strategy: whether a TensorFlow strategy reduces gradients: its inputs are all-reduced,
             and the results of `gradient` stay as they are.
@@ -80,7 +80,7 @@ class ReductionPolicy:
     plans_rows: bool = False
     error_feedback: bool = False
     inner_gradients: str = "reject"
-    place: Callable[[], tuple[int, int]] = _single_process
+    rank_and_size: Callable[[], tuple[int, int]] = _single_process
     watch: FiniteCheck | None = None
     by_strategy: bool = False
     is_rank_local: Callable[[Any], bool] = lambda variable: False
@@ -176,9 +176,9 @@ class GradientRegistry:
         is_inside = any(enclosing is self._graph for enclosing in enclosing_graphs(graph))
         return is_inside and bool(self._graph.building_function)
 
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Returns rank and world size."""
-        return self._policy.place()
+        return self._policy.rank_and_size()
 
     def is_rank_local(self, variable: Any) -> bool:
         """Returns whether the user declares a variable rank-local."""
@@ -329,7 +329,7 @@ class GradientRegistry:
         self.reduced.append(
             ReducedGradient(name, (None, *row), dtype, 0, is_gathered=True, in_groups=planned)
         )
-        _, size = self.place()
+        _, size = self.rank_and_size()
         exchange = gradient_encoding.RowExchange(name, self._policy.function, size, planned)
         return exchange.average(gradient) if adds else exchange.gather(gradient)
 

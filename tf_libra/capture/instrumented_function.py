@@ -17,7 +17,6 @@ from tf_libra.capture import (
     dataset_loops,
     horovod_interception,
     mirrored_strategy_ops,
-    optimizer_variables,
     per_example,
     unreduced_gradients,
 )
@@ -26,7 +25,11 @@ from tf_libra.capture.dataflow.forward import follow_labels, variable_inputs
 from tf_libra.capture.dataflow.traced_graph import TracedGraph
 from tf_libra.capture.gradient_interception import intercept_gradients
 from tf_libra.capture.gradient_registry import GradientRegistry, ReducedGradient, ReductionPolicy
-from tf_libra.capture.variables import variable_key, variables_of
+from tf_libra.capture.variables import (
+    optimizer_variables_outside_trace,
+    variable_key,
+    variables_of,
+)
 from tf_libra.internal import tf_internal
 
 
@@ -221,7 +224,7 @@ class InstrumentedFunction:
                 self._context(registry),
                 contextlib.nullcontext()
                 if policy.by_strategy  # whose variables have a replica on every device
-                else optimizer_variables.create_outside_trace(),
+                else optimizer_variables_outside_trace(),
                 tf_internal.AutographContext(
                     status=statuses.ENABLED if autograph else statuses.DISABLED
                 ),

@@ -90,7 +90,7 @@ class StrategyReductions:
         names = self._gradient_names(inputs)
         if not any(names):
             return names
-        _, world_size = self._registry.place()
+        _, world_size = self._registry.rank_and_size()
         if collective._group_size != world_size * len(collective._devices):
             reason = f"among {collective._group_size} of {world_size} workers"
             self.left.update({name: reason for name in names if name is not None})

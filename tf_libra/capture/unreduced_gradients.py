@@ -26,7 +26,7 @@ from tf_libra.internal import tf_internal
 # Attribute of a rank-local gradient: the op with respect to whose output it is the gradient.
 _SOURCE = "_tf_libra_gradient_by"
 # Prefixes of labels: values that hold a weight, and gradients with respect to them.
-_HELD, _SLOPE = "held/", "slope/"
+_NOT_TRAINED, _SLOPE = "held/", "slope/"
 
 
 def tag_gradients(sources: Any, gradients: Any, of_trained: bool = True) -> Any:
@@ -67,7 +67,7 @@ def check_updates(
         trace,
         variable_inputs(graph, weights),
         ends_at=is_all_reduced,
-        initial_labels={id(weight): f"{_HELD}{id(weight)}" for weight in weights},
+        initial_labels={id(weight): f"{_NOT_TRAINED}{id(weight)}" for weight in weights},
         derivative=_derivative,
     )
     for weight in weights:
@@ -115,4 +115,4 @@ def _derivative(node: Node) -> Derivative | None:
 
 
 def _slope(label: str) -> str | None:
-    return _SLOPE + label.removeprefix(_HELD) if label.startswith(_HELD) else None
+    return _SLOPE + label.removeprefix(_NOT_TRAINED) if label.startswith(_NOT_TRAINED) else None

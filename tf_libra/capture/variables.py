@@ -1,10 +1,13 @@
-"""The kinds and names of TensorFlow's and Keras' variables."""
+"""Kinds and names of TensorFlow's and Keras' variables, and their creation outside of traces."""
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.internal import tf_internal
+from tf_libra.internal import patches, patching, tf_internal
 
 # Variable names of Keras' SeedGenerator and tf.random.Generator.
 _RANDOM_STATES = ("seed_generator_state", "StateVar")
@@ -62,3 +65,28 @@ def variable_name(variable: Any) -> str:
 def variables_of(graph: Any) -> list[Any]:
     """The variables that a graph uses; also those of one that is being traced."""
     return [*graph.variables, *graph._watched_variables] if hasattr(graph, "variables") else []
+
+
+@contextlib.contextmanager
+def optimizer_variables_outside_trace() -> Iterator[None]:
+    """Creates variables of Keras optimizers eagerly while the context lasts.
+
+    Optimizers of Keras 3 create their variables in the first `apply_gradients`. If that is in a
+    trace, each variable adds a conditional to the trace and an initializer to trace and lift out of
+    it: a third of the time of all tracing. TensorFlow discards this trace and traces the step
+    again, with built optimizers, as it does if optimizers of Keras 2 create their variables, always
+    eagerly.
+    """
+    if "keras" not in sys.modules:  # so the step has no such optimizer
+        yield
+        return
+    with patching.replaced(patches.OPTIMIZER_VARIABLE, _eagerly):
+        yield
+
+
+def _eagerly(original: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tf.init_scope():
+            return original(*args, **kwargs)
+
+    return call

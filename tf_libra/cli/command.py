@@ -17,8 +17,7 @@ import numpy as np
 from absl import flags
 
 from tf_libra.internal import validation
-from tf_libra.internal.registry import Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import Registry, load_systems
 
 BAD, FAILED = 2, 1
 # Failures of the machine rather than of the command line.

@@ -47,7 +47,7 @@ from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
 from tf_libra.planning.family_comparison import FamilyComparison
-from tf_libra.reporting.family_table import describe_families
+from tf_libra.reporting.families import describe_families
 from tf_libra.runtime.family_prediction import predict_elsewhere
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -344,6 +344,6 @@ def _has_optimum(kind: type[strategies.Strategy]) -> bool:
 
 def _plot(values: flags.FlagValues, plan: Plan, timeline: Timeline) -> None:
     if values["plot"].value:
-        from tf_libra.simulation.viz.timeline_plot import plot_timeline
+        from tf_libra.simulation.timeline_plot import plot_timeline
 
         plot_timeline(plan, timeline, values["plot"].value)

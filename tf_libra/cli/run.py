@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tf_libra.internal.registry import Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import Registry, load_systems
 from tf_libra.launcher import SELECT_VARIABLE, env_vars, local_job
 from tf_libra.launcher.script_imports import find_horovod_import
 
@@ -225,10 +224,10 @@ def _decide(command_line: CommandLine) -> tuple[bool, str]:
     found = find_horovod_import(command_line.rest)
     if found is None:
         return False, "the script does not import Horovod"
-    place = f"{found.file.name}, line {found.line}"
+    location = f"{found.file.name}, line {found.line}"
     if found.is_optional and importlib.util.find_spec("horovod") is None:
-        return False, f"Horovod is not installed, and optional in {place}"
-    return True, f"{place} imports it; {_LOCAL} starts ranks without it"
+        return False, f"Horovod is not installed, and optional in {location}"
+    return True, f"{location} imports it; {_LOCAL} starts ranks without it"
 
 
 def _local_command(command_line: CommandLine) -> tuple[int, Sequence[str]]:

@@ -76,13 +76,13 @@ def define_arguments(
         # If strategies differ in the kind, the value stays text until the strategy is known.
         kind, several = kinds.pop() if len(kinds) == 1 else (str, False)
         assert kind is not None
-        place: dict[str, Any] = {"flag_values": values, "module_name": _MODULE}
+        registration: dict[str, Any] = {"flag_values": values, "module_name": _MODULE}
         if several:
-            flags.DEFINE_list(name, None, _help(of_strategies), **place)
+            flags.DEFINE_list(name, None, _help(of_strategies), **registration)
         elif kind is bool:
-            flags.DEFINE_bool(name, None, _help(of_strategies), **place)
+            flags.DEFINE_bool(name, None, _help(of_strategies), **registration)
         else:
-            flags.DEFINE(_KINDS[kind].parser, name, None, _help(of_strategies), **place)
+            flags.DEFINE(_KINDS[kind].parser, name, None, _help(of_strategies), **registration)
 
 
 def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strategy]]) -> _Strategy:

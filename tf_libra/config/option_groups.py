@@ -14,7 +14,7 @@ from tf_libra.planning.strategy import StrategyBase
 LEAST_STEPS = 5
 
 # How to pass arguments that belong to another object, by the object that got them.
-PLACES = {
+REPLACEMENTS = {
     "optimize": {
         "threads": "tf_libra.strategies.Libra(threads=(1, 2)) or Wfbp(num_threads=2)",
         "memory_bytes": "tf_libra.strategies.Spp(memory_bytes=...)",
@@ -40,17 +40,17 @@ PLACES = {
 def check_names(taker: str, names: Iterable[str]) -> None:
     """Raises `TypeError` for an argument that belongs to another object, and names that object."""
     for name in names:
-        place = PLACES[taker].get(name)
-        if place is not None:
-            raise TypeError(f"{taker}() takes no argument {name!r}: write {place}")
+        replacement = REPLACEMENTS[taker].get(name)
+        if replacement is not None:
+            raise TypeError(f"{taker}() takes no argument {name!r}: write {replacement}")
 
 
 def strategy_defaults(limit: str) -> str:
     """Returns the default of a limit, and the defaults of strategies that differ, as text."""
-    usual = getattr(StrategyBase, limit)
+    default = getattr(StrategyBase, limit)
     limits = {name: getattr(kind, limit) for name, kind in strategies.BY_NAME.items()}
-    others = [f"{value:g} for `{name}`" for name, value in limits.items() if value != usual]
-    return ", ".join([f"{usual:g}", *others])
+    others = [f"{value:g} for `{name}`" for name, value in limits.items() if value != default]
+    return ", ".join([f"{default:g}", *others])
 
 
 class _Group:

@@ -35,7 +35,7 @@ class ElsewhereError(LostRankError):
 CLOSED = "it has closed its connections"
 TERMINATED = "it received SIGTERM"
 LEFT = "it is in another job now"
-# Prefix of places between steps. A rank at such a place and a rank in a step never meet.
+# Prefix of sync points between steps. Ranks at such a point wait for no rank in a step.
 _BETWEEN_STEPS = "between steps: "
 _OPS = (
     "LibraAllReduce",
@@ -81,9 +81,9 @@ def _without_location(text: str) -> str:
     return text if found is None else found[0]
 
 
-def between_steps(place: str) -> str:
-    """Returns the name of a place at which ranks meet between two steps."""
-    return _BETWEEN_STEPS + place
+def between_steps(sync_point: str) -> str:
+    """Returns the full name of a sync point between two steps."""
+    return _BETWEEN_STEPS + sync_point
 
 
 def is_elsewhere(error: BaseException) -> bool:
@@ -104,7 +104,7 @@ def elsewhere(mine: str, theirs: str, text: str) -> EngineError:
         theirs: the other rank's place.
         text: message that names both.
     """
-    is_between = any(place.startswith(_BETWEEN_STEPS) for place in (mine, theirs))
+    is_between = any(sync_point.startswith(_BETWEEN_STEPS) for sync_point in (mine, theirs))
     return ElsewhereError(text) if is_between else EngineError(text)
 
 
@@ -165,13 +165,15 @@ class Control(Protocol):
         """
         ...
 
-    def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
+    def broadcast(
+        self, message: Any = None, *, kind: str = "a broadcast", sync_point: str = ""
+    ) -> Any:
         """Returns rank 0's message; other ranks' messages are ignored. Errors as for `all_gather`.
 
         Args:
             message: the message of rank 0.
             kind: description of the message, the same on every rank.
-            place: place of this rank, for the error of a rank at another place.
+            sync_point: point that this rank has reached, for the error of a rank at another one.
         """
         ...
 
@@ -187,7 +189,7 @@ class Control(Protocol):
         """Records that a step was completed: messages name the next one. Raises no error."""
         ...
 
-    def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
+    def barrier(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Waits until every rank is at the same point of the same function.
 
         Args:
@@ -202,7 +204,7 @@ class Control(Protocol):
         ...
 
     def resume(self) -> None:
-        """Sends messages again after a quiet `meet`."""
+        """Sends messages again after a quiet `barrier`."""
         ...
 
     def executing(self, what: str) -> contextlib.AbstractContextManager[None]:

@@ -134,24 +134,24 @@ def is_over(control: Control, job: Job) -> bool:
         return False
 
 
-def meet(place: str, caller: str) -> None:
-    """Waits for all ranks at a place between steps; does nothing before the ranks have met.
+def barrier(sync_point: str, caller: str) -> None:
+    """Waits for all ranks at a point between steps; does nothing before the rendezvous.
 
     Arguments and errors are those of `run_at`.
     """
     control = get_control()
     if control is not None:
-        run_at(place, caller, control, lambda control: None)
+        run_at(sync_point, caller, control, lambda control: None)
 
 
 def run_at(
-    place: str, caller: str, control: Control, call: Callable[[Control], _Result]
+    sync_point: str, caller: str, control: Control, call: Callable[[Control], _Result]
 ) -> _Result:
-    """Waits for all ranks at a place between steps, then makes a call that needs them all.
+    """Waits for all ranks at a point between steps, then makes a call that needs them all.
 
     Args:
-        place: name of the place, the same on every rank.
-        caller: component that has come to the place, for messages.
+        sync_point: name of the point, the same on every rank.
+        caller: component that has reached the point, for messages.
         control: reaches the other ranks.
         call: called with `control`.
 
@@ -160,7 +160,9 @@ def run_at(
             is gone, late, in a step, or at another place.
     """
     try:
-        return step_interrupts().during(partial(_meet_and_call, place, caller, control, call))
+        return step_interrupts().during(
+            partial(_call_after_barrier, sync_point, caller, control, call)
+        )
     except BaseException as error:
         lost = control.why_lost(error)
         for running in control_plane.running():
@@ -169,14 +171,14 @@ def run_at(
             raise
         if control_plane.is_elsewhere(error):
             lost = (
-                f"rank {control.rank} has come to {place} ({caller}), and another rank has not:"
-                f" give each rank equally many batches ({lost})"
+                f"rank {control.rank} has come to {sync_point} ({caller}), and another rank has"
+                f" not: give each rank equally many batches ({lost})"
             )
         raise get_job().lost(lost) from error
 
 
-def _meet_and_call(
-    place: str, caller: str, control: Control, call: Callable[[Control], _Result]
+def _call_after_barrier(
+    sync_point: str, caller: str, control: Control, call: Callable[[Control], _Result]
 ) -> _Result:
-    control.meet(control_plane.between_steps(place), caller)
+    control.barrier(control_plane.between_steps(sync_point), caller)
     return call(control)

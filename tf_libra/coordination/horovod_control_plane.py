@@ -62,10 +62,12 @@ class HorovodControl:
             EngineError: a rank is elsewhere.
         """
         mine = json.dumps(message, sort_keys=True).encode()
-        everyone = self._rounds.exchange(self._place("a gathering"), mine)
+        everyone = self._rounds.exchange(self._at_step("a gathering"), mine)
         return [json.loads(message) for message in everyone]
 
-    def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
+    def broadcast(
+        self, message: Any = None, *, kind: str = "a broadcast", sync_point: str = ""
+    ) -> Any:
         """Returns rank 0's message; other messages are ignored. Errors as for `all_gather`."""
         return json.loads(self._broadcast(json.dumps(message, sort_keys=True).encode(), kind))
 
@@ -79,7 +81,7 @@ class HorovodControl:
             raise EngineError(
                 f"a broadcast message has {len(mine)} bytes, but at most 64 MiB are allowed"
             )
-        return self._rounds.exchange(self._place(kind), mine)[0]
+        return self._rounds.exchange(self._at_step(kind), mine)[0]
 
     def set_step(self, step: int) -> None:
         """Sets the number of the step that follows, for messages."""
@@ -91,12 +93,12 @@ class HorovodControl:
         """Records that a step was completed; see `Control`."""
         self.set_step(step + 1)
 
-    def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
+    def barrier(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Waits until every rank is at the same point of the same function; see `Control`."""
         self._rounds.exchange(f"{what}, {function}", b"", quiet)
 
     def resume(self) -> None:
-        """Holds rounds again after a quiet `meet`."""
+        """Holds rounds again after a quiet `barrier`."""
         self._rounds.resume()
 
     def executing(self, what: str) -> AbstractContextManager[None]:
@@ -128,7 +130,7 @@ class HorovodControl:
         if self in _controls():
             _controls().remove(self)
 
-    def _place(self, what: str) -> str:
+    def _at_step(self, what: str) -> str:
         return f"{what} at step {self._step}"
 
     def _fail(self, reason: str, in_step: bool) -> None:

@@ -197,7 +197,7 @@ def join_together(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         try:
             for control in controls:
-                control.meet("the end of this rank's data", _JOIN, quiet=True)
+                control.barrier("the end of this rank's data", _JOIN, quiet=True)
         except (tf.errors.OpError, control_plane.EngineError) as error:
             reason = (
                 f"{_JOIN} was called by rank {controls[0].rank}, and another rank has a step to"
@@ -225,12 +225,12 @@ class HorovodJob:
     engines: ClassVar[tuple[str, ...]] = ()
     how_to_start: ClassVar[str] = "start workers with tf-libra run -np 2 python train.py"
 
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Returns rank and world size."""
         found = world()
         return found.rank, found.size
 
-    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+    def local_rank_and_size(self, timeout_seconds: float) -> tuple[int, int]:
         """Returns local rank and local size."""
         return int(import_horovod().local_rank()), world().local_size
 

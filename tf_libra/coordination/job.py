@@ -27,7 +27,7 @@ class Job(Protocol):
     engines: ClassVar[tuple[str, ...]]
     how_to_start: ClassVar[str]
 
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Returns the rank of this process and the world size; waits for no other rank.
 
         Raises:
@@ -35,7 +35,7 @@ class Job(Protocol):
         """
         ...
 
-    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+    def local_rank_and_size(self, timeout_seconds: float) -> tuple[int, int]:
         """Returns the rank among the processes of this host, and their number.
 
         Args:

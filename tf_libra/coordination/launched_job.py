@@ -21,7 +21,7 @@ from tf_libra.coordination.launcher_environment import LauncherEnvironment
 from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.rendezvous_client import JobId, NotFoundError, RendezvousClient
 from tf_libra.coordination.rendezvous_server import RendezvousServer
-from tf_libra.coordination.world import World, host_identity, local_place
+from tf_libra.coordination.world import World, host_identity, local_rank_and_size
 from tf_libra.internal import formatting, log_utils
 from tf_libra.internal.process_state import STATE
 from tf_libra.launcher import SECRET_VARIABLE
@@ -47,18 +47,18 @@ class LaunchedJob:
         " docs/launchers.md"
     )
 
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Returns rank and world size."""
         return self.environment.rank, self.environment.world_size
 
-    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+    def local_rank_and_size(self, timeout_seconds: float) -> tuple[int, int]:
         """Returns the local rank and the local size."""
         environment = self.environment
         if environment.world_size == 1:
             return 0, 1
         if environment.local_rank is not None and environment.local_world_size is not None:
             return environment.local_rank, environment.local_world_size
-        return local_place(self._places(timeout_seconds).machines, environment.rank)
+        return local_rank_and_size(self._hosts(timeout_seconds).machines, environment.rank)
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks. They exchange once which of them share a host.
@@ -67,12 +67,12 @@ class LaunchedJob:
             ValueError: two processes have one rank, or the ranks have different settings.
             LostRankError: a rank did not come in time.
         """
-        rank, size = self.place()
+        rank, size = self.rank_and_size()
         if size == 1:
             return World(0, 1, 1)
-        places = self._places(timeout_seconds)
-        machine = places.machines[rank]
-        return World(rank, size, places.machines.count(machine), places.addresses[rank])
+        hosts = self._hosts(timeout_seconds)
+        machine = hosts.machines[rank]
+        return World(rank, size, hosts.machines.count(machine), hosts.addresses[rank])
 
     def is_another(self, world: World) -> bool:
         """Returns False: the variables of a process do not change."""
@@ -80,8 +80,12 @@ class LaunchedJob:
 
     def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
         """Returns every rank's message, by rank; see `Job`."""
-        self._places(timeout_seconds)  # the first exchange
-        return _meeting(self.environment).client(timeout_seconds).exchange(message, timeout_seconds)
+        self._hosts(timeout_seconds)  # the first exchange
+        return (
+            _rendezvous_link(self.environment)
+            .client(timeout_seconds)
+            .exchange(message, timeout_seconds)
+        )
 
     def lost(self, message: str) -> Exception:
         """Returns the error that TensorFlow's own collectives raise."""
@@ -99,12 +103,12 @@ class LaunchedJob:
     def call_before_shutdown(self, callback: Callable[[], None]) -> None:
         """Does nothing: the job ends with the script."""
 
-    def _places(self, timeout_seconds: float) -> _Places:
-        return _meeting(self.environment).places(timeout_seconds)
+    def _hosts(self, timeout_seconds: float) -> _RankHosts:
+        return _rendezvous_link(self.environment).hosts(timeout_seconds)
 
 
 @dataclass(frozen=True)
-class _Places:
+class _RankHosts:
     """Hosts of the ranks.
 
     Attributes:
@@ -116,7 +120,7 @@ class _Places:
     addresses: tuple[str, ...]
 
     @classmethod
-    def from_messages(cls, messages: list[dict[str, Any]]) -> _Places:
+    def from_messages(cls, messages: list[dict[str, Any]]) -> _RankHosts:
         """Returns the places that the ranks have described to each other."""
         machines = tuple(message["machine"] for message in messages)
         # Ranks on the host of rank 0 may reach it by loopback. Other hosts reach it at these.
@@ -151,16 +155,16 @@ def _warn_of_equal_local_ranks(messages: list[dict[str, Any]]) -> None:
             return
 
 
-class _Meeting:
+class _RendezvousLink:
     """Connection of this process to the rendezvous of its job, and what the ranks said there."""
 
     def __init__(self, environment: LauncherEnvironment) -> None:
         self._environment = environment
         self._server: RendezvousServer | None = None
         self._client: RendezvousClient | None = None
-        self._known: _Places | None = None
+        self._known: _RankHosts | None = None
 
-    def places(self, timeout_seconds: float) -> _Places:
+    def hosts(self, timeout_seconds: float) -> _RankHosts:
         """Returns the hosts of all ranks, which the first call exchanges."""
         if self._known is None:
             client = self.client(timeout_seconds)
@@ -174,7 +178,7 @@ class _Meeting:
             messages = client.exchange(mine, timeout_seconds)
             if self._environment.rank == 0:
                 _warn_of_equal_local_ranks(messages)
-            self._known = _Places.from_messages(messages)
+            self._known = _RankHosts.from_messages(messages)
         return self._known
 
     def client(self, timeout_seconds: float) -> RendezvousClient:
@@ -213,13 +217,13 @@ class _Meeting:
 
 
 @STATE.value(survives_fork=False)
-def _meetings() -> dict[LauncherEnvironment, _Meeting]:
+def _rendezvous_links() -> dict[LauncherEnvironment, _RendezvousLink]:
     """Returns the rendezvous of this process, one per job."""
     return {}
 
 
-def _meeting(environment: LauncherEnvironment) -> _Meeting:
-    return _meetings().setdefault(environment, _Meeting(environment))
+def _rendezvous_link(environment: LauncherEnvironment) -> _RendezvousLink:
+    return _rendezvous_links().setdefault(environment, _RendezvousLink(environment))
 
 
 def _job_id(environment: LauncherEnvironment) -> JobId:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tf_libra.coordination.launcher_hosts import expand_nodes, first_host, launching_process
 from tf_libra.coordination.launcher_variables import (
     MAX_PORT,
     PORT_CANDIDATES,
@@ -23,8 +24,6 @@ from tf_libra.coordination.launcher_variables import (
     same,
     split_address,
 )
-from tf_libra.coordination.mpi_launch import first_host, launching_process
-from tf_libra.coordination.node_list import expand_nodes
 from tf_libra.launcher import SELECT_VARIABLE
 
 # Values of TF_LIBRA_LAUNCHER that name no parser.
@@ -117,8 +116,8 @@ def disagreements(found: LauncherEnvironment, env: Env = os.environ) -> list[Lau
         with contextlib.suppress(ValueError):  # not the one that decides
             if name != found.name and parser.applies(env):
                 others.append(parser.parse(env))
-    place = (found.rank, found.world_size)
-    return [other for other in others if (other.rank, other.world_size) != place]
+    rank_and_size = (found.rank, found.world_size)
+    return [other for other in others if (other.rank, other.world_size) != rank_and_size]
 
 
 def launched_rank(env: Env = os.environ) -> int:
@@ -242,14 +241,14 @@ def _of_addresses(
 ) -> LauncherEnvironment:
     """Returns the place of a rank in a job whose launcher lists the addresses of all ranks."""
     size = len(addresses)
-    places = [split_address(address, variable) for address in addresses]
-    if len(set(places)) < size:
+    endpoints = [split_address(address, variable) for address in addresses]
+    if len(set(endpoints)) < size:
         twice = next(repeated for i, repeated in enumerate(addresses) if repeated in addresses[:i])
         raise ValueError(f"{variable} must name every address once, got {twice!r} twice")
-    hosts = [host for host, _ in places]
+    hosts = [host for host, _ in endpoints]
     local = [r for r in range(size) if hosts[r] == hosts[rank]]
     job_id = f"{zlib.crc32(','.join(addresses).encode()):08x}"
-    address, port = places[0]
+    address, port = endpoints[0]
     return LauncherEnvironment(
         *(name, rank, size, local.index(rank), len(local), address, port, 1, job_id),
         f"the list of addresses in {variable}",

@@ -184,10 +184,10 @@ class LockstepMailbox:
                 self._changed.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join(PATIENCE_SECONDS)
-        held = not self._thread.is_alive()
-        if not held and gives_up:
+        is_stuck = not self._thread.is_alive()
+        if not is_stuck and gives_up:
             self._end_with(LostRankError(f"rank {self._rank} gave up: {reason}"), True)
-        return held
+        return is_stuck
 
     def stop(self) -> None:
         """Holds no more rounds. A round in progress ends with the collective."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from tf_libra.coordination.control_plane import EngineError, LostRankError, waited_too_long
 from tf_libra.coordination.job import within
 from tf_libra.coordination.launcher_environment import TRAINING_TASKS
-from tf_libra.coordination.world import World, host_identity, local_place
+from tf_libra.coordination.world import World, host_identity, local_rank_and_size
 from tf_libra.internal.process_state import STATE
 
 EXAMPLE = (
@@ -102,16 +102,16 @@ class MultiWorkerJob:
     engines: ClassVar[tuple[str, ...]] = ("lanes",)
     how_to_start: ClassVar[str] = "name more than one worker in TF_CONFIG"
 
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Returns rank and world size."""
         return self.cluster.rank, len(self.cluster.tasks)
 
-    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+    def local_rank_and_size(self, timeout_seconds: float) -> tuple[int, int]:
         """Returns the local rank and the local size, after an exchange of hosts."""
-        rank, size = self.place()
+        rank, size = self.rank_and_size()
         if size == 1:
             return 0, 1
-        return local_place(_store(self.cluster).machines(timeout_seconds), rank)
+        return local_rank_and_size(_store(self.cluster).machines(timeout_seconds), rank)
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks. They exchange once which of them share a host.

@@ -87,15 +87,15 @@ def is_of_this_host(address: str) -> bool:
     return False
 
 
-def start_remedy(place: str, hosts: Sequence[str]) -> str:
+def start_remedy(endpoint: str, hosts: Sequence[str]) -> str:
     """Returns what a user can do if ranks have not met at the start.
 
     Args:
-        place: host and port of rank 0, as shown to the user.
+        endpoint: host and port of rank 0, as shown to the user.
         hosts: IP addresses of that host, as this process resolves its name.
     """
     remedy = (
-        f"start all ranks within that time or raise the limit, and let every host reach {place}"
+        f"start all ranks within that time or raise the limit, and let every host reach {endpoint}"
     )
     if hosts and all(ipaddress.ip_address(host).is_loopback for host in hosts):
         return f"{remedy}, a loopback address: on another host it is that host itself"

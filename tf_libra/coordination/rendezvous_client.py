@@ -154,8 +154,8 @@ def connect(
                 answered = error  # says more than the last refusal, after that server has ended
             now = time.monotonic()
             left = until - now
-            place = join_address(address, ports)
-            whom = f"rank 0 at {place} ({answered or error})"
+            endpoint = join_address(address, ports)
+            whom = f"rank 0 at {endpoint} ({answered or error})"
             if now - started >= STALL_SECONDS and not has_logged:
                 waited = formatting.time(now - started)
                 log_utils.logger(hello["rank"]).warning(
@@ -163,7 +163,7 @@ def connect(
                 )
                 has_logged = True
             if left <= 0.0:
-                remedy = start_remedy(place, resolve(address))
+                remedy = start_remedy(endpoint, resolve(address))
                 raise LostRankError(
                     waited_too_long(hello["rank"], timeout_seconds, whom, remedy)
                 ) from None
@@ -193,12 +193,12 @@ def find(
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise NotFoundError(f"{address!r}: {error}") from error
-        for family, kind, protocol, _, place in found:
+        for family, kind, protocol, _, endpoint in found:
             connection = socket.socket(family, kind, protocol)
             try:
                 seconds = min(until - time.monotonic(), _GREETING_SECONDS)
                 connection.settimeout(max(seconds, 0.001))
-                connection.connect(place)
+                connection.connect(endpoint)
                 return _shake_hands(connection, hello, job_id, secret)
             except NotFoundError as error:
                 reason = error

@@ -73,9 +73,9 @@ def proof(secret: bytes, role: str, transcript: Mapping[str, Any]) -> str:
     return hmac.new(secret, message.encode(), "sha256").hexdigest()
 
 
-def is_proof(given: Any, expected: str) -> bool:
+def is_proof(received: Any, expected: str) -> bool:
     """Returns whether a proof is the expected one, in time that does not depend on its content."""
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
+    return isinstance(received, str) and hmac.compare_digest(received.encode(), expected.encode())
 
 
 class FrameCodec:

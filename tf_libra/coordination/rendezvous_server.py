@@ -60,7 +60,7 @@ class _State:
     num_done: int = 0
     failure: dict[str, str] | None = None
     informed: set[int] = field(default_factory=set)
-    is_rank_0_held: bool = True
+    is_rank_0_blocked: bool = True
 
 
 class RendezvousServer:
@@ -256,9 +256,9 @@ class RendezvousServer:
         whom = self._missing(pending)
         if self._state.num_done:
             return waited_too_long(rank, seconds, whom)
-        place = join_address(self._address, range(self.port, self.port + 1))
+        endpoint = join_address(self._address, range(self.port, self.port + 1))
         hosts = [str(listener.getsockname()[0]).partition("%")[0] for listener in self._listeners]
-        remedy = start_remedy(place, hosts)
+        remedy = start_remedy(endpoint, hosts)
         if any(ipaddress.ip_address(host).is_unspecified for host in hosts):
             remedy += f"; the host of rank 0 has no address {self._address} itself"
         return waited_too_long(rank, seconds, whom, remedy)
@@ -283,7 +283,7 @@ class RendezvousServer:
                 self._inform(peer)
 
     def _inform(self, peer: _Peer) -> None:
-        if peer.rank > 0 or not self._state.is_rank_0_held:
+        if peer.rank > 0 or not self._state.is_rank_0_blocked:
             peer.send(self._state.failure)
             self._on_informed(peer.rank)
 
@@ -294,9 +294,9 @@ class RendezvousServer:
             self._loop.call_soon(self._release_rank_0)  # after what is about to be sent
 
     def _release_rank_0(self) -> None:
-        if self._state.is_rank_0_held and 0 in self._state.peers:
+        if self._state.is_rank_0_blocked and 0 in self._state.peers:
             self._state.peers[0].send(self._state.failure)
-        self._state.is_rank_0_held = False
+        self._state.is_rank_0_blocked = False
 
 
 def _has_ended(rank: int, who: str) -> str:

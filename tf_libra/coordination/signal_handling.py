@@ -62,7 +62,7 @@ class Interrupts:
         self._end_wait = end_wait
         self._patience_seconds = patience_seconds
         self._last_seconds = last_seconds
-        self._last_words: set[Callable[[], None]] = set()
+        self._exit_callbacks: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
         self._over = threading.Event()  # set when the present call ends; one event per call
         self._over.set()
@@ -78,11 +78,11 @@ class Interrupts:
 
         It is called in the reading thread, while the main thread is in a call.
         """
-        self._last_words.add(speak)
+        self._exit_callbacks.add(speak)
 
     def not_at_the_end(self, speak: Callable[[], None]) -> None:
         """Removes a callback."""
-        self._last_words.discard(speak)
+        self._exit_callbacks.discard(speak)
 
     def during(self, call: Callable[[], _Result]) -> _Result:
         """Makes a call, and ends its waits on a signal.
@@ -127,7 +127,7 @@ class Interrupts:
             if ending[0] == signal.SIGTERM and not over.wait(self._last_seconds):
                 with self._lock:
                     if not over.is_set():
-                        for speak in tuple(self._last_words):
+                        for speak in tuple(self._exit_callbacks):
                             speak()
 
     def _leave(self) -> None:

@@ -27,7 +27,7 @@ class World:
     job: int = 0
 
 
-def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
+def local_rank_and_size(machines: Sequence[str], rank: int) -> tuple[int, int]:
     """Returns the rank of a process among those of its host, and their number.
 
     Args:

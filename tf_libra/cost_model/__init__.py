@@ -3,7 +3,7 @@
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cpu_share import ProcessorModel
-from tf_libra.cost_model.fit_quality import Evidence
+from tf_libra.cost_model.fit_quality import Evidence, cost_model_from_json, evidence_from_json
 from tf_libra.cost_model.fitting import FitResult, fit
 from tf_libra.cost_model.samples import (
     OverlapSample,
@@ -11,7 +11,6 @@ from tf_libra.cost_model.samples import (
     median_error,
     prediction_errors,
 )
-from tf_libra.cost_model.serialization import cost_model_from_json, evidence_from_json
 
 __all__ = [
     "ContentionModel",

@@ -38,16 +38,16 @@ def check_assumptions(model: ContentionModel, columns: SampleColumns, warnings: 
         overlapped = float(model.overlapped_all_reduce(size, r))
         exclusive = float(model.exclusive_all_reduce(size, r))
         speed = float(model.compute_rate(r))
-        place = f"at r = {r:g} and {formatting.size(size)}"
+        where = f"at r = {r:g} and {formatting.size(size)}"
         if overlapped * NOTABLE < exclusive:
             warnings.append(
-                f"{place} an all-reduce is faster during computation"
+                f"{where} an all-reduce is faster during computation"
                 f" ({formatting.time(overlapped)}) "
                 f"than alone ({formatting.time(exclusive)}): Assumption 2 does not hold"
             )
         if overlapped * (1 - speed) > exclusive * NOTABLE:
             warnings.append(
-                f"{place} overlapping is slower than one after the other "
+                f"{where} overlapping is slower than one after the other "
                 f"({formatting.time(overlapped)} against"
                 f" {formatting.time(overlapped * speed + exclusive)}): "
                 "Assumption 3 does not hold"

@@ -1,8 +1,11 @@
-"""Fit quality of a cost model: samples and errors."""
+"""Fit quality of a cost model: samples and errors, also in the JSON documents of models."""
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from tf_libra.cost_model.base import CostModel
+from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import Natural, NonNegative, Positive, Value
 
@@ -11,6 +14,7 @@ MAX_MODEL_ERROR = 0.25
 # Largest median errors of an accurate model, on an all-reduce, on backward and on a step. All three
 # count: steps are often predicted well because errors on their parts cancel.
 ACCURATE_ALL_REDUCE, ACCURATE_BACKWARD, ACCURATE_STEP = 0.10, 0.04, 0.03
+_EVIDENCE = "evidence"
 
 
 def _distinct_threads(field: str, value: Any) -> tuple[int, ...]:
@@ -82,3 +86,25 @@ class Evidence(Value):
             return ()
         low, high = self.threads[0], self.threads[-1]
         return tuple(sorted(r for r in num_threads if not low <= r <= high))
+
+
+def encode_cost_model(model: CostModel, evidence: Evidence) -> str:
+    """Returns the model as JSON text with its evidence; both readers accept it."""
+    return json.dumps(model.to_document() | {_EVIDENCE: evidence.to_document()}, indent=1)
+
+
+def cost_model_from_json(document: Any) -> CostModel:
+    """Read a cost model from its JSON text; a `ValueError` names the field that is wrong."""
+    value = validation.json_object(ContentionModel.FORMAT, document)
+    _decode_evidence(value)
+    return CostModel.from_document({k: field for k, field in value.items() if k != _EVIDENCE})
+
+
+def evidence_from_json(document: str) -> Evidence | None:
+    """Read the evidence in the JSON text of a valid model; None without any."""
+    return _decode_evidence(json.loads(document))
+
+
+def _decode_evidence(document: dict[str, Any]) -> Evidence | None:
+    evidence = document.get(_EVIDENCE)
+    return None if evidence is None else Evidence.parse(_EVIDENCE, evidence)

@@ -35,10 +35,10 @@ class RateForm:
         if self.u1 == self.u0:
             per_byte = np.full_like(u, 1 / first)
             return per_byte, {"first": -per_byte, "gain": 0 * u, "shape": 0 * u}
-        place = (u - self.u0) / (self.u1 - self.u0)
-        decay, whole = np.expm1(-shape * place), math.expm1(-shape)
+        share = (u - self.u0) / (self.u1 - self.u0)
+        decay, whole = np.expm1(-shape * share), math.expm1(-shape)
         rise = decay / whole
-        steeper = shape * (decay * math.exp(-shape) - place * (1 + decay) * whole) / whole**2
+        steeper = shape * (decay * math.exp(-shape) - share * (1 + decay) * whole) / whole**2
         gained = math.expm1(gain)
         per_byte = 1 / (first * (1 + gained * rise))
         per_gain = -first * per_byte**2

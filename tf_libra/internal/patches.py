@@ -97,10 +97,10 @@ OPTIMIZER_VARIABLE = Patch(
     since="Keras 3.0",
 )
 
-_GIVEN = "an input that is a gradient is planned"
-ALLREDUCE = Patch(module="horovod.tensorflow", path="_allreduce", why=_GIVEN, since=_HOROVOD)
+_INPUT = "an input that is a gradient is planned"
+ALLREDUCE = Patch(module="horovod.tensorflow", path="_allreduce", why=_INPUT, since=_HOROVOD)
 GROUPED_ALLREDUCE = Patch(
-    module="horovod.tensorflow", path="_grouped_allreduce", why=_GIVEN, since=_HOROVOD
+    module="horovod.tensorflow", path="_grouped_allreduce", why=_INPUT, since=_HOROVOD
 )
 _BRANCH = "gradients in separate branches could not be fused: called without the branch"
 ALLREDUCE_COND = Patch(
@@ -187,11 +187,13 @@ SHUTDOWN = Patch(
     since=_HOROVOD,
 )
 
-_KEPT = "a state saves each rank's values: those trained in other stages are synchronized first"
+_SYNCHRONIZED = (
+    "a state saves each rank's values: those trained in other stages are synchronized first"
+)
 COMMIT = Patch(
     module="horovod.common.elastic",
     path="State.commit",
-    why="queries new hosts on all ranks, so ranks synchronize first; " + _KEPT,
+    why="queries new hosts on all ranks, so ranks synchronize first; " + _SYNCHRONIZED,
     since=_HOROVOD,
 )
 HOST_UPDATES = Patch(
@@ -202,7 +204,7 @@ HOST_UPDATES = Patch(
 )
 # Called by `save`, `sync` and the constructors of states.
 KEEPING = tuple(
-    Patch(module="horovod.tensorflow.elastic", path=path, why=_KEPT, since=_HOROVOD)
+    Patch(module="horovod.tensorflow.elastic", path=path, why=_SYNCHRONIZED, since=_HOROVOD)
     for path in (
         "TensorFlowState._save_model",
         "TensorFlowKerasState._save_model",

@@ -1,11 +1,19 @@
-"""Registries by name: members register themselves, so no module lists them."""
+"""Registries by name: members register themselves, so no module lists them.
 
+Optional systems are folders that register members with the core. `load_systems` discovers them.
+"""
+
+import functools
+import importlib
+import importlib.util
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 _Member = TypeVar("_Member")
 _Kind = TypeVar("_Kind", bound=type[Any])
+# A system may be absent. The core imports no other module of it.
+SYSTEMS = ("model_parallel", "background_jobs")
 
 
 class Registry(Mapping[str, _Member]):
@@ -150,3 +158,12 @@ def missing_members(kind: type[Any], protocol: type[Any]) -> list[str]:
         and not hasattr(kind, name)
         and name not in kind.__dataclass_fields__
     ]
+
+
+@functools.cache
+def load_systems() -> None:
+    """Imports the module `registration` of every system that is present, once."""
+    for system in SYSTEMS:
+        spec = importlib.util.find_spec(f"tf_libra.{system}")
+        if spec is not None and spec.has_location:  # a folder without modules has none
+            importlib.import_module(f"tf_libra.{system}.registration")

@@ -196,13 +196,13 @@ def _check_numbers(kind: str, document: Any) -> None:
     """Raises `ValueError` that names a number that is NaN or infinite."""
     waiting = [("", document)]
     while waiting:
-        place, value = waiting.pop()
+        path, value = waiting.pop()
         if isinstance(value, _Constant):
-            raise ValueError(f"{place or kind} must be a finite number, got {value.name}")
+            raise ValueError(f"{path or kind} must be a finite number, got {value.name}")
         if isinstance(value, dict):
-            inside = [(f"{place}.{key}" if place else key, item) for key, item in value.items()]
+            inside = [(f"{path}.{key}" if path else key, item) for key, item in value.items()]
         elif isinstance(value, list):
-            inside = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+            inside = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
         else:
             continue
         waiting += reversed(inside)

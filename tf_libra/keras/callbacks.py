@@ -50,10 +50,10 @@ class BroadcastVariables(keras.callbacks.Callback):
         paths = [v.path for v in variables]
         kinds = [f"{v.dtype} {tuple(v.shape)}" for v in variables]
         # A rank that still trains takes part in no other exchange.
-        current_job.meet("the beginning of fit", type(self).__name__)
+        current_job.barrier("the beginning of fit", type(self).__name__)
         job = current_job.get_job()
         everyone = [{"paths": paths, "kinds": kinds}]
-        if job.place()[1] > 1:
+        if job.rank_and_size()[1] > 1:
             everyone = job.exchange_json(everyone[0], check_timeout("timeout_seconds", None))
         found = renames_to_first([rank["paths"] for rank in everyone])
         described = [
@@ -74,7 +74,7 @@ class BroadcastVariables(keras.callbacks.Callback):
 
 def _copy(variables: list[Any], job: Job) -> None:
     """Copies rank 0's values of `tf.Variable`s to all ranks."""
-    size = job.place()[1]
+    size = job.rank_and_size()[1]
     if isinstance(job, horovod_job.HorovodJob):
         horovod_job.broadcast_variables(variables)
     elif size > 1:
@@ -129,14 +129,14 @@ class AverageMetrics(keras.callbacks.Callback):
             return
         mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}
         steps = self._num_steps()
-        place = (
+        sync_point = (
             "the end of an epoch"
             if steps is None
             else f"the end of an epoch, after {steps - self._steps_before} optimizer steps"
         )
         message = {"metrics": mine, "batches": (self.params or {}).get("steps")}
         everyone = current_job.run_at(
-            place, type(self).__name__, control, lambda control: control.all_gather(message)
+            sync_point, type(self).__name__, control, lambda control: control.all_gather(message)
         )
         values = [with_names_of(list(mine), theirs["metrics"]) for theirs in everyone]
         numbers = [theirs["batches"] for theirs in everyone]

@@ -203,7 +203,7 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy.
             If the model is not compiled yet, `fit` raises the error.
     """
-    given = strategy
+    user_strategy = strategy
     if isinstance(model, keras.Model) and multi_worker_fit.is_of_workers(model):
         strategy = without_families(strategy)
     requested: config.OptimizeKwargs = {"progress": False, **options}
@@ -227,7 +227,7 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    return OptimizedFit(model, decorate, has_joint_results(strategy), strategy is not given)
+    return OptimizedFit(model, decorate, has_joint_results(strategy), strategy is not user_strategy)
 
 
 def _check(model: keras.Model) -> None:

@@ -16,7 +16,7 @@ from tf_libra.capture.gradient_weight import gradient_weight, is_joined
 from tf_libra.coordination import current_job
 from tf_libra.keras import multi_worker_fit
 
-_PLACE = "the first batch of an epoch"
+_SYNC_POINT = "the first batch of an epoch"
 _EXECUTION = "the next batches of an epoch"
 
 
@@ -63,10 +63,10 @@ class UnevenEpochs:
         signature = inspect.signature(original)
         if multi_worker_fit.is_of_workers(self._model) or "callbacks" not in signature.parameters:
             return original(*args, **kwargs)
-        given = signature.bind(*args, **kwargs)
-        given.arguments["callbacks"] = self._with_begin(given.arguments.get("callbacks"))
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments["callbacks"] = self._with_begin(bound.arguments.get("callbacks"))
         try:
-            return original(*given.args, **given.kwargs)
+            return original(*bound.args, **bound.kwargs)
         finally:
             self._end()
 
@@ -96,7 +96,7 @@ class UnevenEpochs:
         """
         if self._is_exchanged:
             return
-        lengths = _all_gather(_PLACE, self._num_batches)
+        lengths = _all_gather(_SYNC_POINT, self._num_batches)
         if lengths is None:
             return
         self._is_exchanged = True
@@ -146,9 +146,9 @@ class UnevenEpochs:
             self._release()
 
 
-def _all_gather(place: str, value: Any) -> list[Any] | None:
+def _all_gather(sync_point: str, value: Any) -> list[Any] | None:
     """Returns the values of all ranks; None if no step has been taken, or no rank is there."""
     control = current_job.get_control()
     if control is None:
         return None
-    return current_job.run_at(place, "fit", control, lambda control: control.all_gather(value))
+    return current_job.run_at(sync_point, "fit", control, lambda control: control.all_gather(value))

@@ -18,8 +18,7 @@ from typing import Any, TextIO
 
 from tf_libra.launcher import LAUNCHED_VARIABLE
 from tf_libra.launcher.exit_summary import ExitSummary, new_summary, print_end
-from tf_libra.launcher.horovod_build_info import built_with
-from tf_libra.launcher.host_validation import check_hosts
+from tf_libra.launcher.job_checks import built_with, check_hosts
 
 # Prefix of the lines of rank 0, which are shown without one.
 _RANK_0 = re.compile(r"\A\[(?:\d+,)?0\]<(?:stdout|stderr)>:")

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tf_libra.internal.registry import Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import Registry, load_systems
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ _CONSEQUENCES_BY_NAME = ("AbortedError", "DeadlineExceededError", "UnavailableEr
 _NAMES_A_RANK = re.compile(r"\brank\(?s?\)? \d")
 # Prefix of TensorFlow before the message of an error.
 _NODE = re.compile(r"\{\{\w+ [^}]*\}\}\s*")
-_KEPT_LINES = 500
+_NUM_STORED_LINES = 500
 # Exit status of Python after an uncaught error.
 _UNCAUGHT = 1
 _TERMINATED = 128 + signal.SIGTERM
@@ -123,7 +123,7 @@ class ExitSummary:
         if line_text == _TRACEBACK and not self._is_quoted(rank):
             self._raised[rank] = []
             self._order[rank] = self._num_lines
-        elif rank in self._raised and len(self._raised[rank]) < _KEPT_LINES:
+        elif rank in self._raised and len(self._raised[rank]) < _NUM_STORED_LINES:
             self._raised[rank].append(line_text)
 
     def _is_quoted(self, rank: int) -> bool:

@@ -5,8 +5,7 @@ from typing import Any
 
 from tf_libra.cli.command import FAMILIES, Family
 from tf_libra.model_parallel.planning import burst, one_rank, pipeline
-from tf_libra.model_parallel.reporting import burst_record as burst_record
-from tf_libra.model_parallel.reporting import pipeline_record as pipeline_record
+from tf_libra.model_parallel.reporting import plan_records as plan_records
 from tf_libra.model_parallel.runtime.staged_options import (
     BurstOptions,
     OneRankOptions,

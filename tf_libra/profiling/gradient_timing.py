@@ -314,17 +314,17 @@ def measured_profile(
     medians = np.median(offsets, axis=0)
     spread = np.subtract(*np.percentile(offsets, [75, 25], axis=0))
     if order is None:
-        places = np.argsort(medians, kind="stable")
+        positions = np.argsort(medians, kind="stable")
     else:
-        places = np.array([names.index(name) for name in order])
-        medians[places] = np.maximum.accumulate(medians[places])
-    ordered = [names[i] for i in places]
+        positions = np.array([names.index(name) for name in order])
+        medians[positions] = np.maximum.accumulate(medians[positions])
+    ordered = [names[i] for i in positions]
     profile = BackwardProfile.from_arrays(
         [num_bytes[name] for name in ordered],
-        np.diff(medians[places], prepend=0.0),
+        np.diff(medians[positions], prepend=0.0),
         ordered,
         None if dtypes is None else [dtypes[name] for name in ordered],
-        forward_seconds=_forward_seconds(used, places),
+        forward_seconds=_forward_seconds(used, positions),
     )
     inferred = {
         name: next(step.inferred[name] for step in used if name in step.inferred)
@@ -333,15 +333,15 @@ def measured_profile(
     }
     return MeasuredProfile(
         profile=profile,
-        spread_seconds=spread[places],
+        spread_seconds=spread[positions],
         num_steps=len(used),
-        num_in_order=int((np.diff(offsets[:, places], axis=1) >= 0).all(axis=1).sum()),
+        num_in_order=int((np.diff(offsets[:, positions], axis=1) >= 0).all(axis=1).sum()),
         dropped=tuple(dropped),
         inferred=inferred,
     )
 
 
-def _forward_seconds(steps: Sequence[StepProduction], places: np.ndarray) -> np.ndarray:
+def _forward_seconds(steps: Sequence[StepProduction], positions: np.ndarray) -> np.ndarray:
     """Returns the median forward computation from each weight's first use to the next one's.
 
     Weights are gathered in forward order. So one that is used before an earlier one in this order
@@ -349,9 +349,9 @@ def _forward_seconds(steps: Sequence[StepProduction], places: np.ndarray) -> np.
 
     Args:
       steps: steps of the same tensors.
-      places: the tensors in backward order.
+      positions: the tensors in backward order.
     """
-    before = np.median(np.stack([step.before_seconds for step in steps]), axis=0)[places]
+    before = np.median(np.stack([step.before_seconds for step in steps]), axis=0)[positions]
     return np.diff(np.maximum.accumulate(before), prepend=0.0)
 
 

@@ -183,7 +183,7 @@ def _contention_free(
 
 
 def _in_order(step: StepProduction, names: tuple[str, ...]) -> StepProduction:
-    place = {name: index for index, name in enumerate(step.names)}
+    index_by_name = {name: index for index, name in enumerate(step.names)}
     return dataclasses.replace(
-        step, names=names, produced_ns=step.produced_ns[[place[name] for name in names]]
+        step, names=names, produced_ns=step.produced_ns[[index_by_name[name] for name in names]]
     )

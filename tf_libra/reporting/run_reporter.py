@@ -22,7 +22,7 @@ from tf_libra.autotune import (
 )
 from tf_libra.config import Options
 from tf_libra.coordination.signal_handling import step_interrupts
-from tf_libra.cost_model.serialization import encode_cost_model
+from tf_libra.cost_model.fit_quality import encode_cost_model
 from tf_libra.internal import formatting, log_utils
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
@@ -142,10 +142,10 @@ class RunReporter:
     def on_sparse_gradients(self, names: Sequence[str], is_planned: bool) -> None:
         """Logs the gradients that travel as rows, and whether plans include them."""
         if names:
-            place = "in the plan's groups" if is_planned else "after the planned all-reduces"
+            schedule = "in the plan's groups" if is_planned else "after the planned all-reduces"
             self._remark(
                 f"sparse gradients: {len(names)} ({formatting.listed(names)}) travel as rows,"
-                f" {place}",
+                f" {schedule}",
                 logging.INFO,
             )
 

@@ -48,7 +48,7 @@ class ChosenValues:
         if found is None:
             touched = call.touched()
             found = self._variables.chosen(call.trace.flow(call.concrete, touched), touched)
-            if not call.given:  # arguments would live as long as the trace
+            if not call.passed_variables:  # arguments would live as long as the trace
                 self._found[call.trace] = found
         return found
 

@@ -12,7 +12,6 @@ from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.dataflow.sources import SourceFlow, find_sources
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
-from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
 from tf_libra.coordination.consistency_check import (
     NAMES_ADVICE,
     Statement,
@@ -23,6 +22,7 @@ from tf_libra.coordination.consistency_check import (
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime.execution_check import UnconditionalReduces, count_unconditional_reduces
 from tf_libra.runtime.update_sharding import UpdateSharding, find_update_sharding
 from tf_libra.variable_sync.bound_variables import (
     BoundVariable,
@@ -35,11 +35,11 @@ class KnownTrace:
 
     Attributes:
         trace: the use that it makes of gradients.
-        met: sets of variables, passed as arguments, that the ranks have compared; by identity.
+        compared: sets of variables, passed as arguments, that the ranks have compared; by identity.
     """
 
     trace: Trace
-    met: set[tuple[int, ...]] = field(default_factory=set)
+    compared: set[tuple[int, ...]] = field(default_factory=set)
     _graph: traced_graph.TracedGraph | None = None
     _certain: UnconditionalReduces | None = None
     _flow: SourceFlow | None = None
@@ -124,7 +124,7 @@ class ConcreteTraces:
         trace: Trace,
         control: Control | None,
         reporter: RunReporter,
-        meet: Callable[[], None] | None,
+        wait_for_ranks: Callable[[], None] | None,
     ) -> None:
         """Adds the trace whose graph is being built, and compares its gradients between ranks.
 
@@ -132,8 +132,8 @@ class ConcreteTraces:
             trace: the use that it makes of gradients.
             control: reaches the other ranks; None if there are none.
             reporter: logs a warning for gradients that no plan covers.
-            meet: waits until all ranks are at a new trace, since another rank may already be at a
-                step with a trace it has; None for the first trace.
+            wait_for_ranks: waits until all ranks are at a new trace, since another rank may already
+                be at a step with a trace it has; None for the first trace.
 
         Raises:
             ValueError: on every rank: the first difference.
@@ -150,8 +150,8 @@ class ConcreteTraces:
         marked = trace.reduced
         if marked in self._agreed or control is None:
             return
-        if meet is not None and not self.is_renamed:
-            meet()
+        if wait_for_ranks is not None and not self.is_renamed:
+            wait_for_ranks()
         statement: dict[str, Any] = {
             "averaged gradients": [gradient.name for gradient in marked],
             "gradient": {

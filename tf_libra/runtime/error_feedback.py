@@ -30,20 +30,20 @@ class ErrorFeedbackState(tf.train.experimental.PythonState):
         """
         super().__init__()
         self._function = function
-        self._place: tuple[int, int] | None = None
+        self._rank_and_size: tuple[int, int] | None = None
         self._restored: bytes | None = None
 
     def join(self, rank: int, size: int) -> None:
         """Begins a job: with errors that were restored before, else at zero."""
-        self._place = rank, size
+        self._rank_and_size = rank, size
         self._apply()
 
     def serialize(self) -> bytes:
         """Returns the errors of all tensors, with rank and number of ranks."""
-        if self._place is None:
+        if self._rank_and_size is None:
             return self._restored or b""
         errors = copy_errors(self._function)
-        about = {"place": self._place, "names": list(errors)}
+        about = {"place": self._rank_and_size, "names": list(errors)}
         packed = io.BytesIO()
         arrays: dict[str, Any] = {_ABOUT: np.array(json.dumps(about))}
         arrays |= {str(index): values for index, values in enumerate(errors.values())}
@@ -60,23 +60,23 @@ class ErrorFeedbackState(tf.train.experimental.PythonState):
         if restored:
             _unpack(restored)
         self._restored = restored
-        if self._place is not None:
+        if self._rank_and_size is not None:
             self._apply()
 
     def _apply(self) -> None:
         restored, self._restored = self._restored, None
         errors: dict[str, Any] = {}
         if restored:
-            place, saved = _unpack(restored)
-            if place == self._place:
+            rank_and_size, saved = _unpack(restored)
+            if rank_and_size == self._rank_and_size:
                 errors = saved
             else:
-                assert self._place is not None
-                log_utils.logger(self._place[0]).warning(
+                assert self._rank_and_size is not None
+                log_utils.logger(self._rank_and_size[0]).warning(
                     "error_feedback: the checkpoint holds the rounding errors of rank %d of %d;"
                     " this is rank %d of %d, and begins at zero",
-                    *place,
-                    *self._place,
+                    *rank_and_size,
+                    *self._rank_and_size,
                 )
         set_errors(self._function, errors)
 

@@ -263,7 +263,7 @@ class FamilyCandidates:
     def _measure(self, alone: str, given: tuple[Any, Any], repeats: int, is_joint: bool) -> str:
         """Measures layers on all ranks; returns why they are not known, in a clause."""
         assert self.reference is not None
-        _, num_ranks = self._first.rendezvous.place
+        _, num_ranks = self._first.rendezvous.rank_and_size
         measure = partial(self.steps[alone].measure_layers, *given, num_ranks, repeats, is_joint)
         layers, self.batch, reason = measure_layers(self.reference, measure)
         everyone = self._first.exchange([layers and layers.to_document(), reason])
@@ -282,7 +282,7 @@ class FamilyCandidates:
         self._leave_out_everywhere(dict.fromkeys(names, late))
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        _, num_ranks = self._first.rendezvous.place
+        _, num_ranks = self._first.rendezvous.rank_and_size
         step = self.steps[name]
         step.share_traces(next(iter(self.steps.values())))
         try:

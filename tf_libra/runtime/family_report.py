@@ -8,8 +8,7 @@ from functools import partial
 from tf_libra.internal import log_utils
 from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
 from tf_libra.planning.one_worker import OneWorkerComparison
-from tf_libra.reporting.family_table import write_families
-from tf_libra.reporting.records.families import FamilyRecord
+from tf_libra.reporting.families import FamilyRecord, write_families
 from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_trials import FIRST
 from tf_libra.runtime.training_step import TrainingFunction
@@ -44,7 +43,7 @@ def compare_families(
         )
         for name in (FIRST, *candidates.names)
     ]
-    _, num_workers = first.rendezvous.place
+    _, num_workers = first.rendezvous.rank_and_size
     return FamilyComparison(
         max(num_workers, 1),
         tuple(rows),
@@ -72,7 +71,7 @@ def _compare_with_one_worker(
     if conclusion is not None:
         compared = conclusion.compare_with_one_worker(medians[FIRST], medians[alone])
     if compared is None:
-        _, num_workers = first.rendezvous.place
+        _, num_workers = first.rendezvous.rank_and_size
         return OneWorkerComparison(num_workers, step, medians[alone], evidence="measured")
     return dataclasses.replace(compared, step_seconds=step)
 
@@ -89,7 +88,7 @@ def show_families(
         remark: what follows the comparison with one worker, in a clause.
         is_tried: whether trials have measured it; else one worker may be faster, a warning.
     """
-    rank, _ = first.rendezvous.place
+    rank, _ = first.rendezvous.rank_and_size
     if rank > 0:
         return
     compared = families.one_worker

@@ -18,7 +18,7 @@ from tf_libra.autotune import Phase, PlanSource
 from tf_libra.capture.gradient_weight import is_weighted
 from tf_libra.internal import log_utils
 from tf_libra.planning.family_comparison import FamilyComparison
-from tf_libra.reporting.family_table import describe_families
+from tf_libra.reporting.families import describe_families
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.runtime.cached_choice import load_choice, store_choice
 from tf_libra.runtime.family_candidates import FamilyCandidates
@@ -343,7 +343,7 @@ class FamilyStep:
         if not self._turns.have_begun:
             if not self._is_reference_timed:
                 return False
-            most = MAX_MEASURED_PER_RANK * self._first.rendezvous.place[1]
+            most = MAX_MEASURED_PER_RANK * self._first.rendezvous.rank_and_size[1]
             for name, step in self._members.items():
                 if step.settled:
                     continue
@@ -396,5 +396,5 @@ class FamilyStep:
         self._show_families(choice.families)
 
     def _log(self, message: str) -> None:
-        if self._first.rendezvous.place[0] == 0:
+        if self._first.rendezvous.rank_and_size[0] == 0:
             log_utils.logger(0).info("strategies: %s", message)

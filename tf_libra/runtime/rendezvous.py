@@ -36,7 +36,7 @@ class Rendezvous:
     Attributes:
         control: reaches the other ranks; None before they have met.
         options: the user's options; once the ranks have met, with an engine and thread counts.
-        given: the user's plan; None to make one.
+        user_plan: the user's plan; None to make one.
         job: job of the ranks; None before it is known.
         is_alone: whether there is no other rank.
     """
@@ -57,7 +57,7 @@ class Rendezvous:
 
     def _begin_job(self) -> None:
         self.control: Control | None = None
-        self.given = self._requested.all_reduce_plan
+        self.user_plan = self._requested.all_reduce_plan
         self.is_alone = False
         self.job: Job | None = None
         self._world: World | None = None
@@ -79,7 +79,7 @@ class Rendezvous:
         return self._world.local_size
 
     @property
-    def place(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Rank and number of ranks, once the ranks have met."""
         assert self._world is not None
         return self._world.rank, self._world.size
@@ -124,13 +124,13 @@ class Rendezvous:
         agree(self.control, self._statement(world))
         # The engine may have been started with fewer threads, on all ranks alike.
         options.backend.get_ready(world, options.num_lanes)
-        if self.given is not None:
-            check_plan_can_run(self.given, world.size, options.backend)
+        if self.user_plan is not None:
+            check_plan_can_run(self.user_plan, world.size, options.backend)
 
     def check_sync_point(self, what: str) -> None:
         """Waits for every rank to come to `what`; raises immediately if one is elsewhere."""
         assert self.control is not None
-        self.control.meet(what, self._identity)
+        self.control.barrier(what, self._identity)
 
     def check(self) -> None:
         """Raises the job's error again if the ranks could not meet."""
@@ -192,7 +192,7 @@ class Rendezvous:
         if reason:
             reporter.log.info("engine: %s, since %s", self.options.engine, reason)
         _warn_of_tensorflow(reporter)
-        self.given = _usable(self.options.all_reduce_plan, job, world, reporter)
+        self.user_plan = _usable(self.options.all_reduce_plan, job, world, reporter)
         reporter.on_function(self._identity)
         reporter.on_activity(Phase.TRACE)
 
@@ -268,7 +268,7 @@ class Rendezvous:
             **options.backend.agreed(),
             **options.agreed(),
             "strategy": repr(options.strategy),
-            "plan": None if self.given is None else self.given.fingerprint,
+            "plan": None if self.user_plan is None else self.user_plan.fingerprint,
             "local_variables": [
                 local if isinstance(local, str) else without_numbers(variable_name(local))
                 for local in options.local_variables

@@ -69,16 +69,16 @@ class SessionRegistry:
 
     def is_known(self, call: StepCall) -> bool:
         """Returns whether `select` has met the call's gradients and variables before."""
-        return call.trace.marked in self._sessions and call.given in call.trace.met
+        return call.trace.marked in self._sessions and call.passed_variables in call.trace.compared
 
     def select(self, control: Control, call: StepCall) -> TuningSession:
         """Makes the session of the call's gradients, perhaps a new one, the current one."""
         marked = call.trace.marked
         if marked not in self._sessions:
             self._sessions[marked] = self._new_session(control, call)
-        elif call.given not in call.trace.met:
-            meet = partial(self._rendezvous.check_sync_point, "new variables")
-            self._compare_variables(control, call, meet)
+        elif call.passed_variables not in call.trace.compared:
+            wait_for_ranks = partial(self._rendezvous.check_sync_point, "new variables")
+            self._compare_variables(control, call, wait_for_ranks)
         self.current = self._sessions[marked]
         self.reporter = self.current.reporter
         return self.current
@@ -96,18 +96,18 @@ class SessionRegistry:
             session.close()
 
     def _compare_variables(
-        self, control: Control, call: StepCall, meet: Callable[[], None] | None
+        self, control: Control, call: StepCall, wait_for_ranks: Callable[[], None] | None
     ) -> None:
         """Makes variables equal that are new to this function; see `StepVariables.compare`."""
         touched = call.touched()
         flow = call.trace.flow(call.concrete, touched)
-        found = self._variables.compare(control, touched, flow, meet)
+        found = self._variables.compare(control, touched, flow, wait_for_ranks)
         if found is not None and found.broadcast.names:
             broadcast = found.broadcast
             self.reporter.on_variables_broadcast(broadcast.names, broadcast.num_compared)
         if found is not None and found.differing_buffers:
             self.reporter.on_variables_differ(found.differing_buffers)
-        call.trace.met.add(call.given)
+        call.trace.compared.add(call.passed_variables)
 
     def _new_session(self, control: Control, call: StepCall) -> TuningSession:
         job, options = self._rendezvous.job, self._rendezvous.options
@@ -132,13 +132,13 @@ class SessionRegistry:
             [gradient.name for gradient in marked if gradient.is_gathered],
             is_planned=any(gradient.is_gathered and gradient.in_groups for gradient in marked),
         )
-        given = self._user_plan(tensors, reporter, is_first) if marked else None
+        plan = self._user_plan(tensors, reporter, is_first) if marked else None
         if is_first:
             for pattern in self._variables.unmatched(call.touched()):
                 reporter.log.warning(
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )
-        self._compare_variables(control, call, meet=None)
+        self._compare_variables(control, call, wait_for_ranks=None)
         weights: Mapping[str, int] = {}
         if options.shard_updates:
             weights, reason = self._find_weights(control, call)
@@ -158,7 +158,7 @@ class SessionRegistry:
             reporter,
             tensors,
             environment,
-            given,
+            plan,
             self._tuner,
             weights,
         )
@@ -179,7 +179,7 @@ class SessionRegistry:
         self, tensors: tuple[TensorSpec, ...], reporter: RunReporter, is_first: bool
     ) -> Plan | None:
         """Returns the user's plan if it fits these gradients; the first trace has to fit it."""
-        plan = self._rendezvous.given
+        plan = self._rendezvous.user_plan
         if plan is None:
             return None
         try:

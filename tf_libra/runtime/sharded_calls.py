@@ -130,7 +130,7 @@ class ShardedCalls:
 
     def _find(self, call: StepCall) -> "_Found":
         found = self._found.get(call.trace)
-        if found is None or call.given:
+        if found is None or call.passed_variables:
             touched = call.touched()
             sharding = self._sharding(call, touched)
             inputs = {bound.index: bound for bound in touched}
@@ -140,7 +140,7 @@ class ShardedCalls:
                 frozenset(inputs[index].key for index in sharding.early),
                 frozenset(inputs[index].key for index in sharding.weights),
             )
-            if not call.given:
+            if not call.passed_variables:
                 self._found[call.trace] = found
         return found
 

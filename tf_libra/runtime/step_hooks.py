@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from tf_libra.internal.registry import Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import Registry, load_systems
 from tf_libra.reporting.records.record_types import Record
 
 

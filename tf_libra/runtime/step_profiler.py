@@ -39,7 +39,7 @@ class ProfilingPolicy:
         self._clock = clock
         self._activated_at = clock()
         self._due = float("inf")
-        self._usual_seconds = 0.0
+        self._steady_seconds = 0.0
 
     def should_trace(
         self, calls_under_plan: int, is_recorded: bool, num_checked: int = CHECKED_STEPS
@@ -55,15 +55,15 @@ class ProfilingPolicy:
             return True
         return calls_under_plan > 0 and is_recorded and self._clock() >= self._due
 
-    def record(self, seconds: float, usual: bool, traced: bool) -> None:
-        """Records the seconds of a step; `usual` unless it was traced or the plan's first."""
+    def record(self, seconds: float, is_steady: bool, traced: bool) -> None:
+        """Records the seconds of a step; `is_steady` unless it was traced or the plan's first."""
         if traced:
             now = self._clock()
-            cost = max(seconds - self._usual_seconds, 0.0)
+            cost = max(seconds - self._steady_seconds, 0.0)
             growth = _CHECK_GROWTH * (now - self._activated_at)
             self._due = now + max(cost / CHECK_SHARE, growth)
-        if usual:
-            self._usual_seconds = seconds
+        if is_steady:
+            self._steady_seconds = seconds
 
 
 @dataclass

@@ -54,7 +54,7 @@ class StepCall:
         return cls(trace, concrete, partial(function, *args, **kwargs), arguments)
 
     @property
-    def given(self) -> tuple[int, ...]:
+    def passed_variables(self) -> tuple[int, ...]:
         """Identities of the variables that are arguments."""
         return tuple(
             int(handle._id)
@@ -181,13 +181,13 @@ class StepTracer:
 
     def _on_traced(self, trace: Trace) -> None:
         assert self._reporter is not None
-        meet = None
+        wait_for_ranks = None
         if self._control is not None:
             if not self.is_rank_local(trace):
                 self._control.set_step(self._next_step)
             if self.has_trained:
-                meet = partial(self._control.meet, "a new trace", self._identity)
-        self._traces.add(trace, self._control, self._reporter, meet)
+                wait_for_ranks = partial(self._control.barrier, "a new trace", self._identity)
+        self._traces.add(trace, self._control, self._reporter, wait_for_ranks)
 
     def _check_joined(self, trace: Trace) -> None:
         if self._options.inner_gradients == "average":
@@ -212,7 +212,7 @@ class StepTracer:
             plans_rows=self._options.backend.plans_rows,
             error_feedback=self._options.error_feedback,
             inner_gradients=self._options.inner_gradients,
-            place=self._place,
+            rank_and_size=self._rank_and_size,
             watch=self._watch,
             by_strategy=self._by_strategy,
             is_rank_local=self._is_own,
@@ -222,7 +222,7 @@ class StepTracer:
     def _is_own(self, variable: Any) -> bool:
         return is_named(variable_name(variable), handles(variable), self._options.local_variables)
 
-    def _place(self) -> tuple[int, int]:
+    def _rank_and_size(self) -> tuple[int, int]:
         assert self._control is not None
         return self._control.rank, self._control.world_size
 

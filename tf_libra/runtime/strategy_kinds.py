@@ -18,8 +18,7 @@ from tf_libra.config import (
     resolve_as,
 )
 from tf_libra.internal.codec import Document
-from tf_libra.internal.registry import ClassRegistry, Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import ClassRegistry, Registry, load_systems
 from tf_libra.planning import data_parallel
 from tf_libra.runtime.protocol import TrainingStep
 from tf_libra.specs.layer_graph import LayerGraph
@@ -121,7 +120,7 @@ def resolve_plan(plan: Any) -> tuple[StrategyKind, Any] | None:
     return None
 
 
-def resolve_options(kind: StrategyKind, given: Mapping[str, Any]) -> Options:
+def resolve_options(kind: StrategyKind, kwargs: Mapping[str, Any]) -> Options:
     """Checks the given options, one of which is the strategy, for a kind of strategies.
 
     An option that only other kinds have may be given with its default value.
@@ -131,7 +130,7 @@ def resolve_options(kind: StrategyKind, given: Mapping[str, Any]) -> Options:
         ValueError: names the option, its value and what is allowed.
     """
     own = {option.name for option in declared(kind.options) if not option.group}
-    accepted = dict(given)
+    accepted = dict(kwargs)
     for option in all_options():
         if option.group or option.name in own or option.name not in accepted:
             continue
@@ -140,7 +139,7 @@ def resolve_options(kind: StrategyKind, given: Mapping[str, Any]) -> Options:
             allowed = ", ".join(sorted(own - {"strategy"}))
             raise ValueError(
                 f"{option.name} is no option of {kind.name}, such as strategy"
-                f" {given['strategy'].name!r}, got {value!r}; allowed are {allowed}"
+                f" {kwargs['strategy'].name!r}, got {value!r}; allowed are {allowed}"
             )
     return resolve_as(kind.options, accepted)
 

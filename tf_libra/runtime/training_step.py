@@ -344,7 +344,7 @@ class TrainingFunction:
         """Meets the other ranks, if there are any."""
         self._rendezvous.join(self._sessions.reporter)
         if self.error_feedback is not None:
-            self.error_feedback.join(*self._rendezvous.place)
+            self.error_feedback.join(*self._rendezvous.rank_and_size)
         if self._options.check_numerics != "off" and not self._rendezvous.is_alone:
             self._watch = finite_check.FiniteCheck()
 

@@ -200,17 +200,17 @@ class TuningCoordinator:
             is_cached = source is PlanSource.CACHED
             self._retuner = Retuner(share, result, self._new_retuning_tuner, is_cached)
 
-    def record_step(self, seconds: float, usual: bool, num_steps: int) -> None:
+    def record_step(self, seconds: float, is_steady: bool, num_steps: int) -> None:
         """Records a call under the active plan.
 
         Args:
             seconds: seconds per step.
-            usual: whether the call neither instantiated a graph nor was traced.
+            is_steady: whether the call neither instantiated a graph nor was traced.
             num_steps: number of steps in the graph.
         """
         if self._retuner is None:
             return
-        if usual:
+        if is_steady:
             self._retuner.drift.record_step(seconds, num_steps)
         else:
             self._retuner.drift.record_trial(seconds)

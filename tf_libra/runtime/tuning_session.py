@@ -54,7 +54,7 @@ class TuningSession:
         reporter: RunReporter,
         tensors: tuple[TensorSpec, ...],
         environment: Mapping[str, str],
-        given: Plan | None = None,
+        user_plan: Plan | None = None,
         tuner: Callable[..., Tuner] = tune,
         weights: Mapping[str, int] | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class TuningSession:
             reporter: receives all events.
             tensors: gradients that are all-reduced, in backward order.
             environment: conditions on which measured times depend, by name.
-            given: the user's plan, which needs no tuning.
+            user_plan: the user's plan, which needs no tuning.
             tuner: called like `tf_libra.autotune.tune`, makes the tuner of rank 0.
             weights: inputs of the trace that hold the weights of gradients whose updates can be
                 sharded, by gradient; None if none can.
@@ -94,8 +94,8 @@ class TuningSession:
             self._begin(Phase.RUN)
             return
         self._begin(Phase.MEASURE)
-        if given is not None:
-            self._activate(TuningResult(given), PlanSource.USER)
+        if user_plan is not None:
+            self._activate(TuningResult(user_plan), PlanSource.USER)
         elif control.rank == 0:
             whole = [tensor.name for tensor in tensors if weights and tensor.name not in weights]
             self._coordinator = TuningCoordinator(
@@ -160,10 +160,10 @@ class TuningSession:
         seconds = (time.perf_counter() - start) / num_steps
         self._instantiated.add(graph)
         # A step that instantiates a graph under a plan, or is traced, takes longer than usual.
-        usual = not (is_first or traced)
-        self._profiling.record(seconds, usual, traced)
-        self.reporter.on_step_end(number, seconds, is_steady=usual, num_steps=num_steps)
-        self._record_for_drift(seconds, usual, num_steps)
+        is_steady = not (is_first or traced)
+        self._profiling.record(seconds, is_steady, traced)
+        self.reporter.on_step_end(number, seconds, is_steady=is_steady, num_steps=num_steps)
+        self._record_for_drift(seconds, is_steady, num_steps)
         return result
 
     def _shards(self, plan: Plan) -> bool:
@@ -233,13 +233,13 @@ class TuningSession:
         if self._activator.calls_under_plan == 1 + self._num_checked:
             self.reporter.on_plan_measured()
 
-    def _record_for_drift(self, seconds: float, usual: bool, num_steps: int) -> None:
+    def _record_for_drift(self, seconds: float, is_steady: bool, num_steps: int) -> None:
         if not self._is_watched:
             return
         if self.state.is_running:
             self._calls_since_check += 1
             if self._coordinator is not None:
-                self._coordinator.record_step(seconds, usual, num_steps)
+                self._coordinator.record_step(seconds, is_steady, num_steps)
         elif self._coordinator is not None:
             self._coordinator.record_trial(seconds)
         if self._tries_next:
@@ -277,8 +277,10 @@ class TuningSession:
                 self._step, observation, self.state.is_running
             )
             message = Directive(self._name, self._step, decision, source).to_message()
-        place = f"step {self._step} of {self._name}"
-        message = self._control.broadcast(message, kind="the directive of a step", place=place)
+        sync_point = f"step {self._step} of {self._name}"
+        message = self._control.broadcast(
+            message, kind="the directive of a step", sync_point=sync_point
+        )
         directive = Directive.from_message(message)
         directive.check(self._name, self._step, self._control.rank)
         return directive

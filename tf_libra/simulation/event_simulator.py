@@ -80,7 +80,7 @@ def simulate_tasks(tasks: Sequence[Task], rates: Rates | None = None) -> tuple[T
     """
     _check_indices(tasks)
     if rates is None:
-        return _Run(tasks).at_own_pace()
+        return _Run(tasks).at_constant_rate()
     return _Run(tasks).under(rates)
 
 
@@ -107,7 +107,7 @@ class _Run:
         self.started: list[int] = []  # since the caller cleared it
         self._candidates: list[tuple[float, float, int]] = []
 
-    def at_own_pace(self) -> tuple[TaskSpan, ...]:
+    def at_constant_rate(self) -> tuple[TaskSpan, ...]:
         """Simulate with constant rates of 1; a heap holds the next ends."""
         ends: list[tuple[float, int]] = []
         clock = 0.0
@@ -140,8 +140,11 @@ class _Run:
                     continue
             if not left:
                 return self._spans()
-            paces = rates(left.keys())
-            until = {index: work / _pace(self._tasks, index, paces) for index, work in left.items()}
+            current = rates(left.keys())
+            until = {
+                index: work / _positive_rate(self._tasks, index, current)
+                for index, work in left.items()
+            }
             elapsed = min(until.values())
             clock += elapsed
             for index, seconds in until.items():
@@ -149,7 +152,7 @@ class _Run:
                     del left[index]
                     self._end(index, clock)
                 else:
-                    left[index] = max(0.0, left[index] - elapsed * paces[index])
+                    left[index] = max(0.0, left[index] - elapsed * current[index])
 
     def _arrive(self, indices: Sequence[int], clock: float) -> None:
         for index in indices:
@@ -202,14 +205,14 @@ class _Run:
         return tuple(map(TaskSpan, self._ready, self._starts, self._stops))
 
 
-def _pace(tasks: Sequence[Task], index: int, paces: Mapping[int, float]) -> float:
-    pace = paces[index]
-    if not 0 < pace < math.inf:
+def _positive_rate(tasks: Sequence[Task], index: int, current: Mapping[int, float]) -> float:
+    rate = current[index]
+    if not 0 < rate < math.inf:
         raise ValueError(
             f"the rate of task {index} ({tasks[index].kind}) must be positive and finite, "
-            f"got {pace!r}"
+            f"got {rate!r}"
         )
-    return pace
+    return rate
 
 
 def _check_indices(tasks: Sequence[Task]) -> None:

@@ -39,7 +39,7 @@ class _AllReduce:
     penalty: dict[bool, float]
     slowing: float
 
-    def pace(self, computing: bool, others: int) -> float:
+    def rate(self, computing: bool, others: int) -> float:
         """Share of the all-reduce that is done per second."""
         return 1 / (self.alone[computing] + others * self.penalty[computing])
 
@@ -101,15 +101,17 @@ def simulate_streams(
         reducing = [index - count for index in running if count <= index < 2 * count]
         computing = len(reducing) < len(running)
         others = len(reducing) - 1
-        paces = {count + index: all_reduces[index].pace(computing, others) for index in reducing}
+        rate_by_task = {
+            count + index: all_reduces[index].rate(computing, others) for index in reducing
+        }
         if computing:
             threads = sum(all_reduces[index].num_threads for index in reducing)
-            pace = 1.0
+            rate = 1.0
             if reducing:
                 slowing = sum(all_reduces[index].slowing for index in reducing) / len(reducing)
-                pace = 1 - (1 - float(cost.compute_rate(threads))) * slowing
-            paces.update((i, pace) for i in running if not count <= i < 2 * count)
-        return paces
+                rate = 1 - (1 - float(cost.compute_rate(threads))) * slowing
+            rate_by_task.update((i, rate) for i in running if not count <= i < 2 * count)
+        return rate_by_task
 
     spans = simulate_tasks(tasks, rates)
     computed, reduced, updated = spans[:count], spans[count : 2 * count], spans[2 * count :]

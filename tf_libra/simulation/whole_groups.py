@@ -41,9 +41,9 @@ class WholeGroups:
         groups = np.zeros(len(plan.groups), dtype=bool)
         tensors = np.zeros(len(plan.tensor_names), dtype=bool)
         for index, group in enumerate(plan.groups):
-            held = slice(group.start, group.stop)
-            if any(name in names for name in plan.tensor_names[held]):
-                groups[index] = tensors[held] = True
+            members = slice(group.start, group.stop)
+            if any(name in names for name in plan.tensor_names[members]):
+                groups[index] = tensors[members] = True
         return cls(cost, groups, tensors)
 
     def owned_updates(self, profile: BackwardProfile) -> BackwardProfile:

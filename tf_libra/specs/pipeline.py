@@ -23,16 +23,16 @@ def _order(field: str, value: Any) -> tuple[Computation, ...]:
     try:
         # Equal values may differ in type: a microbatch of 0.0 becomes 0.
         order = tuple(blocks.get(tuple(block), block) for block in order)
-        places = {block: place for place, block in enumerate(order)}
+        positions = {block: position for position, block in enumerate(order)}
     except TypeError:  # no pair, or one that is not hashable
-        places = {}
-    if len(order) < 2 or places.keys() != blocks.keys() or len(places) < len(order):
+        positions = {}
+    if len(order) < 2 or positions.keys() != blocks.keys() or len(positions) < len(order):
         raise ValueError(
             f"{field} must hold forward and backward of every microbatch once, got "
             f"{validation.shortened(order)}"
         )
     for microbatch in range(count):
-        if places["forward", microbatch] > places["backward", microbatch]:
+        if positions["forward", microbatch] > positions["backward", microbatch]:
             raise ValueError(
                 f"{field} must have forward of microbatch {microbatch} before its backward, "
                 f"got {validation.shortened(tuple(order))}"

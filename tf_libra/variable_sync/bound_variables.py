@@ -104,15 +104,15 @@ def bound_variables(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVaria
         for item in [*concrete.graph.variables, *_variables(arguments)]
         for handle in handles(item)
     }
-    given = [handles(item)[0] if isinstance(item, tf.Variable) else item for item in arguments]
-    assert len(given) + len(captured) == len(concrete.inputs), (len(given), len(captured))
+    passed = [handles(item)[0] if isinstance(item, tf.Variable) else item for item in arguments]
+    assert len(passed) + len(captured) == len(concrete.inputs), (len(passed), len(captured))
     found: list[BoundVariable] = []
     taken: set[str] = set()
-    for index, tensor in enumerate([*given, *captured]):
+    for index, tensor in enumerate([*passed, *captured]):
         if not isinstance(tensor, tf_internal.EagerTensor):
             continue
         item = _bound_variable(
-            index, tensor, known.get(id(tensor)), is_captured=index >= len(given)
+            index, tensor, known.get(id(tensor)), is_captured=index >= len(passed)
         )
         if item is not None:
             found.append(_renamed(item, taken))
@@ -214,11 +214,11 @@ def matches(item: BoundVariable, local: Sequence[Any]) -> bool:
 def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
     """Returns whether `local` has a variable of this name or with one of these handles."""
     base = name.partition("#")[0]
-    for given in local:
-        if isinstance(given, str):
-            if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(name, given):
+    for pattern in local:
+        if isinstance(pattern, str):
+            if fnmatch.fnmatchcase(base, pattern) or fnmatch.fnmatchcase(name, pattern):
                 return True
-        elif any(handle is item for handle in handles(plain(given)) for item in tensors):
+        elif any(handle is item for handle in handles(plain(pattern)) for item in tensors):
             return True
     return False
 

@@ -38,7 +38,7 @@ class Buffers:
         self,
         control: Control,
         call: Sequence[BoundVariable],
-        judged: Mapping[str, Classification],
+        classes: Mapping[str, Classification],
         weights: Sequence[Any] = (),
     ) -> list[str]:
         """Compares the buffers that are new between ranks; all ranks call it.
@@ -46,7 +46,7 @@ class Buffers:
         Args:
             control: reaches the other ranks.
             call: variables that the call of a step can touch.
-            judged: classification of each variable of the call, by name.
+            classes: classification of each variable of the call, by name.
             weights: weights of the model, whether the step touches them or not.
 
         Returns:
@@ -56,7 +56,7 @@ class Buffers:
             EngineError: a rank is gone.
         """
         mine = {}
-        for variable in [*_read_only(call, judged), *untouched(call, weights)]:
+        for variable in [*_read_only(call, classes), *untouched(call, weights)]:
             if (
                 variable.key not in self._known
                 and variable.is_number
@@ -76,12 +76,12 @@ class Buffers:
 
 
 def _read_only(
-    call: Sequence[BoundVariable], judged: Mapping[str, Classification]
+    call: Sequence[BoundVariable], classes: Mapping[str, Classification]
 ) -> Iterator[BoundVariable]:
     return (
         variable
         for variable in call
-        if variable.is_variable and judged[variable.name].replication is Replication.DATA
+        if variable.is_variable and classes[variable.name].replication is Replication.DATA
     )
 
 

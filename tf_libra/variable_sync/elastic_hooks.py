@@ -80,7 +80,7 @@ def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
         control = shard_registry().control()
         if control is None:
-            current_job.meet(_PLACE, _CALLER)
+            current_job.barrier(_PLACE, _CALLER)
         synchronize_all_ranks()
         if control is not None:
             _warn_of_uncommitted(state, control.rank)

@@ -38,7 +38,7 @@ class BroadcastResult:
 class _Entry:
     name: str
     handle: "weakref.ref[Any]"
-    held: BoundVariable  # without its handle
+    bound: BoundVariable  # without its handle
     is_shared: bool
     constants: tuple[str, ...]
 
@@ -69,9 +69,9 @@ class InitialBroadcast:
             for variable in call
             if variable.is_variable
         }
-        judged = classify(flow, variables)
+        classes = classify(flow, variables)
         return {
-            variable.name: judged.get(variable.index, Classification(Replication.DATA))
+            variable.name: classes.get(variable.index, Classification(Replication.DATA))
             for variable in call
         }
 
@@ -79,32 +79,39 @@ class InitialBroadcast:
         """Returns the user's patterns that match none of these variables."""
         patterns = [variable for variable in self.local if isinstance(variable, str)]
         return [
-            variable for variable in patterns if not any(matches(held, [variable]) for held in call)
+            variable
+            for variable in patterns
+            if not any(matches(bound, [variable]) for bound in call)
         ]
 
-    def is_known(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> bool:
+    def is_known(
+        self, call: Sequence[BoundVariable], classes: Mapping[str, Classification]
+    ) -> bool:
         """Returns whether all variables of this call were compared before."""
         return all(
-            self._is_known(variable, judged[variable.name])
+            self._is_known(variable, classes[variable.name])
             for variable in call
             if variable.is_variable
         )
 
-    def _is_known(self, variable: BoundVariable, judged: Classification) -> bool:
-        if judged.replication in (Replication.OWN, Replication.DATA) or not variable.is_number:
+    def _is_known(self, variable: BoundVariable, classification: Classification) -> bool:
+        if (
+            classification.replication in (Replication.OWN, Replication.DATA)
+            or not variable.is_number
+        ):
             return True
         entry = self._entries.get(variable.key)
         if entry is None:
             return False
-        return entry.is_shared or judged.replication is not Replication.SHARED
+        return entry.is_shared or classification.replication is not Replication.SHARED
 
-    def note(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> None:
+    def note(self, call: Sequence[BoundVariable], classes: Mapping[str, Classification]) -> None:
         """Updates known variables by the classification of another trace."""
         for variable in call:
             entry = self._entries.get(variable.key)
             if entry is None:
                 continue
-            classified = judged[variable.name]
+            classified = classes[variable.name]
             counts = (
                 classified.replication is Replication.DERIVED
                 and classified.constants != entry.constants
@@ -114,7 +121,7 @@ class InitialBroadcast:
                 entry.is_shared = False
 
     def compare(
-        self, control: Control, call: Sequence[BoundVariable], judged: Mapping[str, Classification]
+        self, control: Control, call: Sequence[BoundVariable], classes: Mapping[str, Classification]
     ) -> BroadcastResult:
         """Compares the variables of a call between ranks, and broadcasts; all ranks call it.
 
@@ -123,7 +130,7 @@ class InitialBroadcast:
             EngineError: a rank is gone.
         """
         numbers = [variable for variable in call if variable.is_number]
-        statements = control.all_gather(self._statement(numbers, judged))
+        statements = control.all_gather(self._statement(numbers, classes))
         # Keras numbers models per process, so other ranks may use other names than rank 0.
         found = renames_to_first([[name for name, *_ in rank] for rank in statements])
         everyone = [
@@ -137,7 +144,7 @@ class InitialBroadcast:
         numbers = [
             replace(variable, name=mine.get(variable.name, variable.name)) for variable in numbers
         ]
-        judged = {mine.get(name, name): variable for name, variable in judged.items()}
+        classes = {mine.get(name, name): variable for name, variable in classes.items()}
         accounts = [
             {
                 name: RankReport(Replication(replication), tuple(sources), tuple(constants), digest)
@@ -172,17 +179,17 @@ class InitialBroadcast:
         )
         for variable in allowed:
             broadcast(control, variable)
-        self._remember(numbers, judged, names)
+        self._remember(numbers, classes, names)
         return BroadcastResult(tuple(variable.name for variable in allowed), len(shared))
 
     def _statement(
-        self, numbers: Sequence[BoundVariable], judged: Mapping[str, Classification]
+        self, numbers: Sequence[BoundVariable], classes: Mapping[str, Classification]
     ) -> list[list[Any]]:
         by_index = {variable.index: variable.name for variable in numbers}
-        used = {i for classified in judged.values() for i in classified.computed_of}
+        used = {i for classified in classes.values() for i in classified.computed_of}
         statement = []
         for variable in numbers:
-            classified = judged[variable.name]
+            classified = classes[variable.name]
             # Large data on which no variable depends need no digest.
             matters = (
                 classified.replication in (Replication.SHARED, Replication.DERIVED)
@@ -233,7 +240,7 @@ class InitialBroadcast:
     def _remember(
         self,
         numbers: Sequence[BoundVariable],
-        judged: Mapping[str, Classification],
+        classes: Mapping[str, Classification],
         shared: set[str],
     ) -> None:
         for variable in numbers:
@@ -249,7 +256,7 @@ class InitialBroadcast:
                     weakref.ref(variable.tensor),
                     replace(variable, tensor=None),
                     variable.name in shared,
-                    judged[variable.name].constants,
+                    classes[variable.name].constants,
                 )
             else:
                 entry.is_shared = entry.is_shared or variable.name in shared
@@ -265,7 +272,7 @@ class InitialBroadcast:
         for entry in self._entries.values():
             handle = entry.handle()
             if entry.is_shared and handle is not None:
-                mine[entry.name] = replace(entry.held, tensor=handle)
+                mine[entry.name] = replace(entry.bound, tensor=handle)
         everyone = control.all_gather(list(mine))
         common = set.intersection(*(set(names) for names in everyone))
         agree(

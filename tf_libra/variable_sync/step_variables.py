@@ -51,7 +51,7 @@ class StepVariables:
         control: Control,
         touched: Sequence[BoundVariable],
         flow: SourceFlow,
-        meet: Callable[[], None] | None,
+        wait_for_ranks: Callable[[], None] | None,
     ) -> VariableComparison | None:
         """Compares the variables of a call, if any is new to this function.
 
@@ -59,8 +59,8 @@ class StepVariables:
             control: reaches the other ranks.
             touched: variables that the call can touch.
             flow: sources of what the call's trace writes.
-            meet: waits for the other ranks to come to the same call; None if they are there, and
-                compare their variables in any case.
+            wait_for_ranks: waits for the other ranks to come to the same call; None if they are
+                there, and compare their variables in any case.
 
         Returns:
             None if nothing was compared.
@@ -69,27 +69,35 @@ class StepVariables:
             ValueError: on every rank: the first difference that must not be broadcast.
             EngineError: a rank is gone.
         """
-        judged = self._broadcast.classify(flow, touched)
-        self._broadcast.note(touched, judged)
-        if meet is not None:
-            if self._broadcast.is_known(touched, judged):
+        classes = self._broadcast.classify(flow, touched)
+        self._broadcast.note(touched, classes)
+        if wait_for_ranks is not None:
+            if self._broadcast.is_known(touched, classes):
                 return None
-            meet()
-        broadcast = self._broadcast.compare(control, touched, judged)
-        differing = self._buffers.find_differing(control, touched, judged, self._weights())
+            wait_for_ranks()
+        broadcast = self._broadcast.compare(control, touched, classes)
+        differing = self._buffers.find_differing(control, touched, classes, self._weights())
         return VariableComparison(broadcast, tuple(differing))
 
     def rank_local(self, flow: SourceFlow, touched: Sequence[BoundVariable]) -> list[BoundVariable]:
         """Returns the variables of a call that are computed from this rank's examples."""
-        judged = self._broadcast.classify(flow, touched)
-        own = (held for held in touched if judged[held.name].replication is Replication.OWN)
-        return [held for held in own if held.is_variable]
+        classes = self._broadcast.classify(flow, touched)
+        own = (
+            variable
+            for variable in touched
+            if classes[variable.name].replication is Replication.OWN
+        )
+        return [variable for variable in own if variable.is_variable]
 
     def chosen(self, flow: SourceFlow, touched: Sequence[BoundVariable]) -> list[BoundVariable]:
         """Returns what a call reads, and the script of each rank may choose: numbers alone."""
-        judged = self._broadcast.classify(flow, touched)
-        data = (held for held in touched if judged[held.name].replication is Replication.DATA)
-        return [held for held in data if held.is_number]
+        classes = self._broadcast.classify(flow, touched)
+        data = (
+            variable
+            for variable in touched
+            if classes[variable.name].replication is Replication.DATA
+        )
+        return [variable for variable in data if variable.is_number]
 
     def check(self, control: Control) -> None:
         """Compares all replicated variables that still exist on every rank.

@@ -10,7 +10,7 @@ from tf_libra.autotune.search.result import START, Search
 from tf_libra.autotune.search.samplers import SEARCHERS, ExhaustedError, Factory, Searcher
 from tf_libra.autotune.search.space import SearchableStrategy, Space
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 

@@ -9,7 +9,7 @@ import numpy as np
 from tf_libra.autotune.search.bandit import Use
 from tf_libra.internal import formatting
 from tf_libra.internal.values import Positive, Value, parse_items, plain
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 
 # Searcher name of the initial settings.
 START = "start"

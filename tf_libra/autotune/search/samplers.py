@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tf_libra.autotune.search.space import Space
 from tf_libra.internal.registry import Registry
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 
 # Individuals per generation. A search of about fifty steps has several generations.
 POPULATION = 6

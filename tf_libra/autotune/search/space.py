@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
-from tf_libra.planning.comm_config import CommConfig
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.planning.strategy import Draft, Strategy
 from tf_libra.specs.backward_profile import BackwardProfile
 

@@ -39,7 +39,7 @@ _WINDOWS = frozenset(
     }
 )
 _LAST_AXIS = frozenset({"LogSoftmax", "Softmax", "TopKV2"})
-_GIVEN_AXES = {"Cumprod": 1, "Cumsum": 1, "CumulativeLogsumexp": 1, "ReverseV2": 1, "Roll": 2}
+_AXES_INPUT = {"Cumprod": 1, "Cumsum": 1, "CumulativeLogsumexp": 1, "ReverseV2": 1, "Roll": 2}
 # Ops whose values determine the size of their outputs.
 _SELECTIONS = frozenset(
     {"DynamicPartition", "ListDiff", "Range", "Unique", "UniqueV2", "UniqueWithCounts", "Where"}
@@ -81,7 +81,7 @@ def _num_examples(graph: StepGraph) -> int:
 def _runs_along_examples(op: Any, other: Any) -> bool:
     """Returns whether an op combines elements along the axis that grows with the batch."""
     is_window, is_last = op.type in _WINDOWS, op.type in _LAST_AXIS
-    if not (is_window or is_last or op.type in _GIVEN_AXES):
+    if not (is_window or is_last or op.type in _AXES_INPUT):
         return False
     shape, other_shape = op.inputs[0].shape, other.inputs[0].shape
     if not (shape.is_fully_defined() and other_shape.is_fully_defined()):
@@ -92,8 +92,8 @@ def _runs_along_examples(op: Any, other: Any) -> bool:
         return bool(growing - {0})
     if is_last:
         return shape.rank - 1 in growing
-    given = tf.get_static_value(op.inputs[_GIVEN_AXES[op.type]])
-    return given is not None and any(axis % shape.rank in growing for axis in np.ravel(given))
+    axes = tf.get_static_value(op.inputs[_AXES_INPUT[op.type]])
+    return axes is not None and any(axis % shape.rank in growing for axis in np.ravel(axes))
 
 
 class _Examples(Interpreter):

@@ -123,7 +123,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
         print_json(row)
     else:
         for name, value in row.items():
-            print(*_told(name, value))
+            print(*_named_value(name, value))
     _plot(values, [(plan.strategy, plan)])
 
 
@@ -209,7 +209,7 @@ def _row(title: str, plan: BurstPlan) -> dict[str, Any]:
     }
 
 
-def _told(name: str, value: Any) -> tuple[str, str]:
+def _named_value(name: str, value: Any) -> tuple[str, str]:
     """Format a field of one plan as a table line."""
     if name.endswith("_seconds"):
         name, text = name.removesuffix("_seconds"), formatting.time(value)
@@ -227,6 +227,6 @@ def _counts(plan: BurstPlan) -> dict[str, int]:
 
 def _plot(values: flags.FlagValues, plans: list[tuple[str, BurstPlan]]) -> None:
     if flag_value(values, "plot"):
-        from tf_libra.model_parallel.simulation.burst_plot import plot_burst
+        from tf_libra.model_parallel.simulation.plots import plot_burst
 
         plot_burst(plans, flag_value(values, "plot"))

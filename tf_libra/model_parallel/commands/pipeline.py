@@ -196,6 +196,6 @@ def _plot(
     values: flags.FlagValues, pictures: list[tuple[str, PipelinePlan, PipelineTimeline]]
 ) -> None:
     if flag_value(values, "plot"):
-        from tf_libra.model_parallel.simulation.pipeline_plot import plot_pipelines
+        from tf_libra.model_parallel.simulation.plots import plot_pipelines
 
         plot_pipelines(pictures, flag_value(values, "plot"))

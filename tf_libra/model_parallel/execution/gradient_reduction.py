@@ -54,7 +54,7 @@ class GradientReduction:
     Attributes:
         names: names of the stage's reductions, in the order of the sums among inputs and outputs.
         gradient_index: by reduction, index of its gradient among the computed tensors.
-        kept_outputs: indices of the computed tensors that are not only gradients, and are returned.
+        plain_outputs: indices of computed tensors that are returned, not only summed gradients.
         variables: by reduction, the variable of its gradient.
         label: part of the names of its all-reduces, unique between the same ranks.
         accumulates: whether it takes the sums over earlier microbatches.
@@ -67,7 +67,7 @@ class GradientReduction:
 
     names: tuple[str, ...]
     gradient_index: Mapping[str, int]
-    kept_outputs: tuple[int, ...]
+    plain_outputs: tuple[int, ...]
     variables: Mapping[str, Any]
     label: str
     accumulates: bool = False
@@ -79,19 +79,19 @@ class GradientReduction:
 
     @classmethod
     def for_stage(
-        cls, partition: StagePartition, stage: int, kept_tensors: Collection[str]
+        cls, partition: StagePartition, stage: int, used_tensors: Collection[str]
     ) -> "GradientReduction":
         """Returns the reduction for the first of several microbatches.
 
         Args:
             partition: the step in stages.
             stage: index of the stage.
-            kept_tensors: names of the computed tensors that are needed besides their sums.
+            used_tensors: names of the computed tensors that are needed besides their sums.
         """
         graph = partition.graph
         gradients = {name: graph.gradients[name].name for name in partition.reductions[stage]}
         outputs = partition.subgraphs[partition.backward_phase(stage)].outputs
-        only_summed = set(gradients.values()) - set(kept_tensors)
+        only_summed = set(gradients.values()) - set(used_tensors)
         return cls(
             tuple(gradients),
             {name: outputs.index(gradient) for name, gradient in gradients.items()},
@@ -136,6 +136,6 @@ class GradientReduction:
         if self.send is not None:
             self.send(outputs)
         return [
-            *(outputs[index] for index in self.kept_outputs),
+            *(outputs[index] for index in self.plain_outputs),
             *(sums[name] for name in self.names),
         ]

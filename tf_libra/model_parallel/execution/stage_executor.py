@@ -21,7 +21,7 @@ from tf_libra.model_parallel.execution.stage_tasks import (
     transfer_name,
 )
 from tf_libra.model_parallel.execution.step_executor import TaskSpan
-from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor, meet
+from tf_libra.model_parallel.execution.transport import Transport, barrier, broadcast_tensor
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
 from tf_libra.model_parallel.partition.own_results import OwnResults
@@ -167,7 +167,7 @@ class StageExecutor:
         self._start_receives(self._order[:1])
         inputs = self._input_scatter.scatter(named_arguments)
         # Until a rank takes part in the step, it may read variables as they are after the last one.
-        meet(self._transport, self.layout.num_ranks, "begin")
+        barrier(self._transport, self.layout.num_ranks, "begin")
         with self._computing():
             results = self._compute(began, named_arguments, inputs)
         if self._own_results is not None:

@@ -61,8 +61,8 @@ class SubgraphFunction:
         outputs: tuple[str, ...] = subgraph.outputs
         sums: tuple[str, ...] = ()
         if reduction is not None:
-            kept_outputs = (subgraph.outputs[index] for index in reduction.kept_outputs)
-            outputs = (*kept_outputs, *map(sum_key, reduction.names))
+            plain_outputs = (subgraph.outputs[index] for index in reduction.plain_outputs)
+            outputs = (*plain_outputs, *map(sum_key, reduction.names))
             sums = reduction.names if reduction.accumulates else ()
         return cls(
             extractor.extract(subgraph.ops, inputs, subgraph.outputs, reduction, replica),
@@ -196,8 +196,8 @@ class StageComputationBuilder:
         if kind == "forward":
             functions = dict.fromkeys(microbatches, self._function(sized, phase, stage))
         else:
-            kept_tensors = {*returns, *(resharding.message.tensor for resharding in sends)}
-            reductions = self._reductions(partition, stage, kept_tensors, sends, microbatches)
+            used_tensors = {*returns, *(resharding.message.tensor for resharding in sends)}
+            reductions = self._reductions(partition, stage, used_tensors, sends, microbatches)
             built = {
                 id(reduction): self._function(sized, phase, stage, reduction)
                 for reduction in reductions.values()
@@ -223,13 +223,13 @@ class StageComputationBuilder:
         self,
         partition: StagePartition,
         stage: int,
-        kept_tensors: set[str],
+        used_tensors: set[str],
         sends: tuple[Resharding, ...],
         microbatches: Sequence[int],
     ) -> dict[int, GradientReduction]:
         """Returns the gradient reduction of each microbatch, in the order of execution."""
         first, last = microbatches[0], microbatches[-1]
-        initial = GradientReduction.for_stage(partition, stage, kept_tensors)
+        initial = GradientReduction.for_stage(partition, stage, used_tensors)
         accumulating = replace(initial, accumulates=True)
         reductions = dict.fromkeys(microbatches, accumulating)
         reductions[first] = initial

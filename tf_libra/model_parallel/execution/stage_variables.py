@@ -131,7 +131,7 @@ class StageVariables:
         return {variable.key: variable.name for variable in self._existing(keys)}
 
     def synchronize(
-        self, held: Mapping[int, BoundVariable], together: Together = make_call
+        self, bound: Mapping[int, BoundVariable], together: Together = make_call
     ) -> set[int]:
         """Synchronizes variables on all ranks, all of which call this.
 
@@ -139,7 +139,7 @@ class StageVariables:
         waits for it. Variables stay stale if `together` raises, and can be synchronized again.
 
         Args:
-            held: the requested variables, by key.
+            bound: the requested variables, by key.
             together: called after the transfers with what raises this rank's failure.
 
         Returns:
@@ -149,10 +149,10 @@ class StageVariables:
             EngineError, tf.errors.OpError: a rank is gone or late, or a transfer has failed.
         """
         outdated = self._stale | self._released
-        keys = [key for key in self._owned if key in outdated and key in held]
+        keys = [key for key in self._owned if key in outdated and key in bound]
         guards = {key: CallGuard() for key in keys}
         for key, guard in guards.items():
-            self._synchronize(self._owned[key], held[key], guard)
+            self._synchronize(self._owned[key], bound[key], guard)
         if keys:  # the same on all ranks
             together(lambda: self._check_synchronized(guards))
         synchronized = set(keys)
@@ -173,7 +173,7 @@ class StageVariables:
                     f" not be synchronized: {describe_error(guard.error)}"
                 ) from guard.error
 
-    def _synchronize(self, variable: OwnedVariable, held: BoundVariable, guard: CallGuard) -> None:
+    def _synchronize(self, variable: OwnedVariable, bound: BoundVariable, guard: CallGuard) -> None:
         assert self._world is not None
         world_size, transport = self._world
         own, root = transport.rank, variable.ranks[0]
@@ -182,21 +182,23 @@ class StageVariables:
             self._unreceived[variable.key] += 1
             try:
                 while self._unreceived[variable.key]:  # the last one is of this synchronization
-                    value = transport.receive(held.dtype, held.shape, root, message)
+                    value = transport.receive(bound.dtype, bound.shape, root, message)
                     self._unreceived[variable.key] -= 1
             except NotReceivedError as error:
                 guard.error = error
                 return
 
             def assign() -> list[Any]:
-                held.assign(value)
+                bound.assign(value)
                 return []
 
             # A value that this rank has read, and perhaps changed, since the last step counts.
             if not variable.is_served or self._reads.is_missing(variable.key):
                 guard.call(assign, ())
             return
-        (value,) = guard.call(lambda: [held.read_value()], [tf.TensorSpec(held.shape, held.dtype)])
+        (value,) = guard.call(
+            lambda: [bound.read_value()], [tf.TensorSpec(bound.shape, bound.dtype)]
+        )
         for rank in range(world_size):
             if rank != root:
                 transport.send(value, rank, message)
@@ -291,37 +293,37 @@ class StageVariables:
 
     # In every step.
 
-    def begin_step(self, rank: int, held: Mapping[int, BoundVariable], releases: bool) -> None:
+    def begin_step(self, rank: int, bound: Mapping[int, BoundVariable], releases: bool) -> None:
         """Prepares the variables for a step; see `release`, which is optional, and `split_sums`."""
         if releases:
-            self.release(rank, held)
-        self.split_sums(rank, held)
+            self.release(rank, bound)
+        self.split_sums(rank, bound)
 
     @property
     def has_released(self) -> bool:
         """True if some rank has released variables."""
         return bool(self._released)
 
-    def release(self, rank: int, held: Mapping[int, BoundVariable]) -> None:
+    def release(self, rank: int, bound: Mapping[int, BoundVariable]) -> None:
         """Frees the memory of variables that this rank neither updates nor computes with.
 
         A released variable has no elements until the end of the step, and then until it is read or
         synchronized.
         """
         for key, variable in self._owned.items():
-            if key in self._released or not held[key].is_number:
+            if key in self._released or not bound[key].is_number:
                 continue
             self._released.add(key)  # on every rank, although not all free memory
             self._changed = None
             if rank not in variable.ranks and not variable.is_used:
-                held[key].assign(tf.zeros([0], held[key].dtype))
+                bound[key].assign(tf.zeros([0], bound[key].dtype))
 
-    def split_sums(self, rank: int, held: Mapping[int, BoundVariable]) -> None:
+    def split_sums(self, rank: int, bound: Mapping[int, BoundVariable]) -> None:
         """Sets complete sums to 0 on all ranks of their stage but the first."""
         for key in self._complete & self._owned.keys():
             variable = self._owned[key]
             if variable.is_sum and rank in variable.ranks[1:]:
-                held[key].assign(tf.zeros_like(held[key].read_value()))
+                bound[key].assign(tf.zeros_like(bound[key].read_value()))
         self._complete -= self._owned.keys()
 
     def mark_stale(self) -> None:

@@ -101,7 +101,7 @@ def _send_to_others(transport: Transport, tensors: Sequence[Any], message: str) 
     return tensors[transport.rank]
 
 
-def meet(transport: Transport, num_ranks: int, name: str) -> None:
+def barrier(transport: Transport, num_ranks: int, name: str) -> None:
     """Returns when all ranks have called this."""
     done = tf.zeros([])
     others = [rank for rank in range(num_ranks) if rank != transport.rank]

@@ -34,7 +34,7 @@ class _Repeats(NamedTuple):
 
 
 def measured_layers(
-    traces: SizedTraces, given: Any, num_microbatches: int, repeats: int | None = None
+    traces: SizedTraces, call_arguments: Any, num_microbatches: int, repeats: int | None = None
 ) -> LayerGraph:
     """Return the measured costs of a microbatch and of an update, without side effects.
 
@@ -46,7 +46,7 @@ def measured_layers(
 
     Args:
         traces: traces of the step.
-        given: arguments, as `step_arguments.convert_arguments` returns them.
+        call_arguments: arguments, as `step_arguments.convert_arguments` returns them.
         num_microbatches: M.
         repeats: fixed number of repetitions; None: some, within seconds.
 
@@ -56,7 +56,7 @@ def measured_layers(
     layers = traces.microbatch_graph.layers
     count = len(layers)
     adds = num_microbatches > 1
-    arguments = traces.named_arguments(given, traces.microbatch_size)
+    arguments = traces.named_arguments(call_arguments, traces.microbatch_size)
     few, many = _Repeats(most=_FEWEST), _Repeats()
     if repeats is not None:
         few = many = _Repeats(repeats, repeats)
@@ -67,11 +67,11 @@ def measured_layers(
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
-    of_share = _of_share(traces, given, adds, many)
-    if of_share is not None:
+    share_seconds = _share_seconds(traces, call_arguments, adds, many)
+    if share_seconds is not None:
         assert traces.shard_size is not None
         share = traces.shard_size / traces.microbatch_size
-        fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
+        fixed = (np.array(share_seconds) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
             np.stack([share * all_ + (1 - share) * np.clip(part * by_bytes, 0, all_), all_], axis=1)
             for all_, part in zip((forward, backward), fixed, strict=True)
@@ -90,7 +90,7 @@ def measured_layers(
 
 def measured_stages(
     traces: SizedTraces,
-    given: Any,
+    call_arguments: Any,
     num_microbatches: int,
     layers: LayerGraph,
     starts: Sequence[int],
@@ -103,7 +103,7 @@ def measured_stages(
 
     Args:
         traces: traces of the step.
-        given: as for `measured_layers`.
+        call_arguments: as for `measured_layers`.
         num_microbatches: M.
         layers: result of `measured_layers`.
         starts: first layer of each stage.
@@ -112,7 +112,7 @@ def measured_stages(
     Raises:
         ValueError: the step has no cut at these layers.
     """
-    arguments = traces.named_arguments(given, traces.microbatch_size)
+    arguments = traces.named_arguments(call_arguments, traces.microbatch_size)
     cut = traces.partition(starts)
     seconds = _measured(
         traces, cut, traces.microbatch_size, arguments, num_microbatches > 1, _Repeats()
@@ -131,7 +131,9 @@ def measured_stages(
     return layers.with_seconds(forward, backward, layers.update_seconds, layers.input_shares)
 
 
-def _of_share(traces: SizedTraces, given: Any, adds: bool, repeats: _Repeats) -> list[float] | None:
+def _share_seconds(
+    traces: SizedTraces, call_arguments: Any, adds: bool, repeats: _Repeats
+) -> list[float] | None:
     """Return forward and backward seconds of one rank's share of a microbatch; None without one."""
     size = traces.shard_size
     if size is None:
@@ -139,7 +141,7 @@ def _of_share(traces: SizedTraces, given: Any, adds: bool, repeats: _Repeats) ->
     try:
         traces.axes(size)  # raises if the computation differs at this size
         cut = traces.partition([0], size)
-        arguments = traces.named_arguments(given, size)
+        arguments = traces.named_arguments(call_arguments, size)
         return _measured(traces, cut, size, arguments, adds, repeats).seconds
     except Exception:  # the script may reject so few examples; planning works without their time
         return None
@@ -173,7 +175,7 @@ def _measured(
     """
     graph, extraction = cut.graph, traces.extractor(size)
     without = {
-        graph.ops[place].name for place in graph.microbatch_effects if not graph.ops[place].outputs
+        graph.ops[index].name for index in graph.microbatch_effects if not graph.ops[index].outputs
     }
     sent = {message.tensor for message in cut.messages}
     values: dict[str, Any] = {}
@@ -194,7 +196,7 @@ def _measured(
 
             run()
             runs.append(run)
-        seconds = _usual(runs, repeats)
+        seconds = _steady_state_seconds(runs, repeats)
     names = [name for reduction in cut.reductions for name in reduction]
     return _Measured(seconds, {name: values[sum_key(name)] for name in names})
 
@@ -208,13 +210,13 @@ def _update_seconds(
     """Return the seconds of updating all variables; 0 if the update cannot be undone."""
     cut = traces.partition([0])
     graph, extraction = cut.graph, traces.extractor(traces.microbatch_size)
-    ops = [graph.ops[place] for place in graph.update_effects]
+    ops = [graph.ops[index] for index in graph.update_effects]
     called = extraction.library([op.name for op in ops]).function
     nodes = [
         *(op.node_def for op in ops),
         *(node for function in called for node in function.node_def),
     ]
-    used = {name for place in graph.update_effects for name in graph.handles[place]}
+    used = {name for index in graph.update_effects for name in graph.handles[index]}
     if (
         not all(map(conditional_updates.writes_only_variables, nodes))
         or not used <= traces.captured_variables.keys()
@@ -234,13 +236,13 @@ def _update_seconds(
 
     with _restored(traces, graph, graph.update_effects):
         run()
-        return _usual([run], repeats)[0]
+        return _steady_state_seconds([run], repeats)[0]
 
 
 @contextlib.contextmanager
 def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
     """Restore the variables that the ops at `writes` modify."""
-    handles = {name for place in writes for name in graph.handles[place]}
+    handles = {name for index in writes for name in graph.handles[index]}
     captured = traces.captured_variables.items()
     before = [(variable, variable.read_value()) for name, variable in captured if name in handles]
     try:
@@ -250,7 +252,7 @@ def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> I
             variable.assign(value)
 
 
-def _usual(runs: Sequence[Callable[[], Any]], repeats: _Repeats) -> list[float]:
+def _steady_state_seconds(runs: Sequence[Callable[[], Any]], repeats: _Repeats) -> list[float]:
     """Return the median seconds of each run; steps take the typical time, not the shortest."""
     seconds: list[list[float]] = []
     until = time.perf_counter() + _LONG_ENOUGH

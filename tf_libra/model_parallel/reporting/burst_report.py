@@ -26,7 +26,7 @@ def in_a_line(plan: BurstPlan) -> str:
     return f"predicted {formatting.time(plan.iteration_seconds)}: {'; '.join(stages)}"
 
 
-def took(plan: BurstPlan, measured: MeasuredLayers) -> str:
+def describe_measured(plan: BurstPlan, measured: MeasuredLayers) -> str:
     """Return the measured and the predicted time of an iteration, in one line."""
     return (
         f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
@@ -70,14 +70,14 @@ def explained(
     most = max(plan.num_devices)
     for layer in layers_of(plan):
         bar = "#" * max(1, _BAR * layer.num_devices // most)
-        place = f"from rank {layer.first_device} on: " if layer.first_device else ""
+        location = f"from rank {layer.first_device} on: " if layer.first_device else ""
         columns = (
             f"{layer.num_devices:>5}  {formatting.time(layer.comes_in):>10} "
             f" {formatting.time(layer.computes):>10}"
             f"  {formatting.time(layer.all_reduce):>10}  {layer.amplification:>9.2f}"
             f"  {bar:<{_BAR}}  "
         )
-        lines += wrapped_row(columns, f"{place}{layer.name}")
+        lines += wrapped_row(columns, f"{location}{layer.name}")
     lines += ["", "of the whole batch, forward and backward"]
     both = None if measured is None else (measured.bars, measured.seconds)
     for picture in pictures(plan, both):
@@ -131,7 +131,7 @@ def write_planned(
     write(texts, log)
 
     def plot() -> None:
-        from tf_libra.model_parallel.simulation.burst_plot import plot_burst
+        from tf_libra.model_parallel.simulation.plots import plot_burst
 
         plot_burst([(plan.strategy, plan)], paths["burst"].with_suffix(".svg"))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
-from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
+from tf_libra.model_parallel.reporting.plan_records import PipelineRecord
 from tf_libra.model_parallel.simulation.pipeline import stage_seconds
 from tf_libra.model_parallel.simulation.pipeline_gantt import (
     LEGEND,
@@ -39,7 +39,7 @@ def in_a_line(plan: PipelinePlan) -> str:
     )
 
 
-def took(plan: PipelinePlan, measured: MeasuredLayers) -> str:
+def describe_measured(plan: PipelinePlan, measured: MeasuredLayers) -> str:
     """Return the measured and the predicted time of an iteration, in one line."""
     return (
         f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
@@ -238,7 +238,7 @@ def write_measured(
     write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
 
     def plot() -> None:
-        from tf_libra.model_parallel.simulation.pipeline_plot import plot_devices
+        from tf_libra.model_parallel.simulation.plots import plot_devices
 
         plot_devices(
             [(picture.title, picture.bars, picture.seconds) for picture in found],

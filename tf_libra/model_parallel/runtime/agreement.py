@@ -62,7 +62,7 @@ class AgreeingControl:
         """
         return self._exchange(message, "")
 
-    def broadcast(self, message: Any = None, *, kind: str = "", place: str = "") -> Any:
+    def broadcast(self, message: Any = None, *, kind: str = "", sync_point: str = "") -> Any:
         """See `Control`; raises as `all_gather`."""
         first, *_ = self._exchange(message if self._control.rank == 0 else None, "")
         return first

@@ -42,7 +42,7 @@ from tf_libra.model_parallel.profiling.link_benchmark import (
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as Iteration
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
 from tf_libra.model_parallel.reporting import burst_report
-from tf_libra.model_parallel.reporting.burst_record import BurstRecord
+from tf_libra.model_parallel.reporting.plan_records import BurstRecord
 from tf_libra.model_parallel.runtime.gradient_buckets import burst_groups_of
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.run_reporter import RunReporter
@@ -79,16 +79,16 @@ class BurstPlanner:
     num_microbatches = 1
     has_branches = True
 
-    def __init__(self, strategy: BurstStrategy, given: BurstPlan | None) -> None:
+    def __init__(self, strategy: BurstStrategy, user_plan: BurstPlan | None) -> None:
         """Start without a plan.
 
         Args:
             strategy: planner with its arguments.
-            given: plan to follow; None: the strategy plans.
+            user_plan: plan to follow; None: the strategy plans.
         """
         self.plan: BurstPlan | None = None
         self.shares_own_results = returns_own(strategy)
-        self._given = given
+        self._user_plan = user_plan
         self._strategy = strategy
         self._layout: Layout | None = None
         self._trials: list[_Trial] = []
@@ -96,7 +96,7 @@ class BurstPlanner:
         self._steps = 0
         self._scaling: ScalingProfile | None = None  # on rank 0
         self._measuring = Measuring(self._tell)  # measures steps under the plan
-        fingerprint = None if given is None else given.fingerprint
+        fingerprint = None if user_plan is None else user_plan.fingerprint
         self.requested = f"{strategy!r}, plan {fingerprint}"
 
     @property
@@ -107,8 +107,8 @@ class BurstPlanner:
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if a possible number of ranks does not divide the global batch."""
         batch = examples_per_rank * num_ranks
-        given = None if self._given else self._strategy.device_counts
-        field = "num_devices" if given is None else "device_counts"
+        device_counts = None if self._user_plan else self._strategy.device_counts
+        field = "num_devices" if device_counts is None else "device_counts"
         for count in self._counts(num_ranks, batch):
             if count > num_ranks:
                 raise ValueError(
@@ -119,8 +119,8 @@ class BurstPlanner:
                     f"{field} must divide the batch of all ranks, {num_ranks} times"
                     f" {examples_per_rank} samples, got {count}"
                 )
-        if self._given is not None:
-            pairs = zip(self._given.first_devices, self._given.num_devices, strict=True)
+        if self._user_plan is not None:
+            pairs = zip(self._user_plan.first_devices, self._user_plan.num_devices, strict=True)
             needed = max(first + count for first, count in pairs)
             if needed > num_ranks:
                 raise ValueError(
@@ -130,8 +130,8 @@ class BurstPlanner:
 
     def _counts(self, num_ranks: int, batch: int) -> tuple[int, ...]:
         """Return the numbers of ranks that layers may have."""
-        if self._given is not None:
-            return tuple(sorted(set(self._given.num_devices)))
+        if self._user_plan is not None:
+            return tuple(sorted(set(self._user_plan.num_devices)))
         return possible_counts(self._strategy, num_ranks, batch)
 
     def check_traces(self, traces: SizedTraces) -> None:
@@ -146,7 +146,7 @@ class BurstPlanner:
     def begin(
         self,
         traces: SizedTraces,
-        given: Any,
+        call_arguments: Any,
         control: Control,
         transport: Transport,
         reporter: RunReporter,
@@ -156,14 +156,15 @@ class BurstPlanner:
         self._traces, self._control, self._transport = traces, control, transport
         self._reporter = reporter
         self._names = tuple(layer.name for layer in graph.layers)
-        if self._given is not None:
-            if self._given.layer_names != self._names:
+        if self._user_plan is not None:
+            if self._user_plan.layer_names != self._names:
                 raise ValueError(
                     f"plan must be of the layers of {graph.recording.name},"
-                    f" {', '.join(self._names)}; got one of {', '.join(self._given.layer_names)}"
+                    f" {', '.join(self._names)}; got one of"
+                    f" {', '.join(self._user_plan.layer_names)}"
                 )
-            self._check(self._given)
-            self._adopt(self._given)
+            self._check(self._user_plan)
+            self._adopt(self._user_plan)
             return
         world, count = control.world_size, len(graph.layers)
         counts = self._counts(world, traces.microbatch_size)
@@ -205,7 +206,9 @@ class BurstPlanner:
     def _tell(self, measured: Iteration) -> None:
         assert self.plan is not None
         if self._control.rank == 0:
-            self._reporter.log.info("burst plan: %s", burst_report.took(self.plan, measured))
+            self._reporter.log.info(
+                "burst plan: %s", burst_report.describe_measured(self.plan, measured)
+            )
             self._reporter.on_one_worker(self._compared_with_one_worker(measured.seconds))
             self._reporter.record(partial(self._record, self.plan, measured))
 
@@ -217,14 +220,14 @@ class BurstPlanner:
 
     def _note(self, execution: StepExecutor) -> None:
         """Record the times of a step under the measured layout."""
-        place = self._steps % _STEPS
+        phase = self._steps % _STEPS
         self._steps += 1
-        if place == 0:
+        if phase == 0:
             return
         seconds = self._update_seconds(execution)
         for task_span in execution.task_spans:
             seconds[task_span.stage] += task_span.stop_seconds - task_span.start_seconds
-        if place == 1:
+        if phase == 1:
             self._seconds.append(seconds)
         else:
             self._seconds[-1] = list(map(min, self._seconds[-1], seconds))

@@ -78,15 +78,15 @@ class CandidateTraining(StagedTraining):
         """See `CandidateStep`. The trace is used for the first step."""
         try:
             reject_tensorflow_strategies(self._name, self._planner, current_job.get_job())
-            given = step_arguments.convert_arguments(self._name, (args, kwargs))
-            samples = step_arguments.batch_size(self._name, given)
+            arguments = step_arguments.convert_arguments(self._name, (args, kwargs))
+            samples = step_arguments.batch_size(self._name, arguments)
             self._planner.check_batch(samples, num_ranks)
             size = samples * num_ranks // self._planner.num_microbatches
-            traces = self._trace(given, samples, size, num_ranks)
+            traces = self._trace(arguments, samples, size, num_ranks)
             self._planner.check_traces(traces)
         except ValueError as error:
             return str(error)
-        self._traced_ahead = {step_arguments.trace_key(given): traces}
+        self._traced_ahead = {step_arguments.trace_key(arguments): traces}
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
         self.least_precise_dtype = find_least_precise_dtype(graph)
@@ -104,19 +104,22 @@ class CandidateTraining(StagedTraining):
         is_joint: bool,
     ) -> tuple[LayerGraph, int]:
         """See `CandidateStep`."""
-        given = step_arguments.convert_arguments(self._name, (args, kwargs))
-        key, samples = step_arguments.trace_key(given), step_arguments.batch_size(self._name, given)
+        arguments = step_arguments.convert_arguments(self._name, (args, kwargs))
+        key, samples = (
+            step_arguments.trace_key(arguments),
+            step_arguments.batch_size(self._name, arguments),
+        )
         if not is_joint:
             self._traced_ahead.pop(key, None)  # of the joint batch
         size = samples * num_ranks if is_joint else samples
-        traces = self._trace(given, samples, size, num_ranks)
+        traces = self._trace(arguments, samples, size, num_ranks)
         if is_joint:
             self._traced_ahead = {key: traces}
         if len(traces.microbatch_graph.layers) == 1:
             raise ValueError(
                 f"the step cannot be cut: {traces.microbatch_graph.explain_single_layer()}"
             )
-        layers = layer_benchmark.measured_layers(traces, given, 1, repeats)
+        layers = layer_benchmark.measured_layers(traces, arguments, 1, repeats)
         if not is_joint:
             layers = layers.with_batch(num_ranks, num_ranks)
         return layers, samples * num_ranks
@@ -132,12 +135,12 @@ class CandidateTraining(StagedTraining):
         if not isinstance(control, AgreeingControl):
             return super()._prepare_together(convert)
         try:
-            given = convert()
-            is_known = self._has_run_plan and step_arguments.trace_key(given) in self._traces
+            arguments = convert()
+            is_known = self._has_run_plan and step_arguments.trace_key(arguments) in self._traces
         except ValueError:
             is_known = False  # on all ranks, which pass arguments of the same kind
         if is_known:
-            return self._prepare(given)
+            return self._prepare(arguments)
         self._is_agreeing = True
         try:
             return control.together(lambda: self._prepare(convert()))
@@ -154,8 +157,8 @@ class CandidateTraining(StagedTraining):
             return super()._execute(traces, execution, arguments)
         began = time.perf_counter()
         with variable_access().unobserved():
-            held = [variable for variable in self._held.values() if variable.is_variable]
-            before = control.together(lambda: VariableSnapshot(held, copies=True))
+            bound = [variable for variable in self._bound.values() if variable.is_variable]
+            before = control.together(lambda: VariableSnapshot(bound, copies=True))
         start = time.perf_counter()
         with guarded_calls() as guard:
             flat = super()._execute(traces, execution, arguments)

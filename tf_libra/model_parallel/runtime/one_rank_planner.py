@@ -30,16 +30,18 @@ class OneRankPlanner:
     num_microbatches = 1
     has_branches = False
 
-    def __init__(self, strategy: OneRankStrategy, given: OneRankPlan | None = None) -> None:
+    def __init__(self, strategy: OneRankStrategy, user_plan: OneRankPlan | None = None) -> None:
         """Start without a plan.
 
         Args:
             strategy: strategy with its arguments.
-            given: plan to follow; None: the strategy chooses the rank.
+            user_plan: plan to follow; None: the strategy chooses the rank.
         """
         self.plan: OneRankPlan | None = None
-        self.requested = repr(strategy) if given is None else f"{strategy!r} under {given!r}"
-        self._given = given
+        self.requested = (
+            repr(strategy) if user_plan is None else f"{strategy!r} under {user_plan!r}"
+        )
+        self._user_plan = user_plan
         self._rank = strategy.rank
         self.shares_own_results = returns_own(strategy)
         self._layout: Layout | None = None
@@ -53,10 +55,10 @@ class OneRankPlanner:
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if the job has no requested rank, or another number of ranks."""
-        if self._given is not None and self._given.num_workers != num_ranks:
+        if self._user_plan is not None and self._user_plan.num_workers != num_ranks:
             raise ValueError(
                 f"plan must be made for the job's {num_ranks} ranks, got one for"
-                f" {self._given.num_workers}"
+                f" {self._user_plan.num_workers}"
             )
         if self._rank is not None and self._rank >= num_ranks:
             raise ValueError(
@@ -72,15 +74,15 @@ class OneRankPlanner:
     def begin(
         self,
         traces: SizedTraces,
-        given: Any,
+        call_arguments: Any,
         control: Control,
         transport: Transport,
         reporter: RunReporter,
     ) -> None:
         """Begin to measure, or adopt the requested rank."""
         self._traces, self._control, self._reporter = traces, control, reporter
-        if self._given is not None:
-            self._adopt(self._given)
+        if self._user_plan is not None:
+            self._adopt(self._user_plan)
         elif self._rank is not None:
             self._adopt(OneRankPlan(self._rank, control.world_size))
         else:

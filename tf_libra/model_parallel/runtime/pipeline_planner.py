@@ -25,7 +25,7 @@ from tf_libra.model_parallel.profiling import layer_benchmark as profiling
 from tf_libra.model_parallel.profiling.link_benchmark import links_of_job
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, Measuring
 from tf_libra.model_parallel.reporting import pipeline_report
-from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
+from tf_libra.model_parallel.reporting.plan_records import PipelineRecord
 from tf_libra.model_parallel.runtime.gradient_buckets import groups_of
 from tf_libra.model_parallel.simulation.pipeline import simulate_pipeline
 from tf_libra.reporting.run_reporter import RunReporter
@@ -42,20 +42,20 @@ class PipelinePlanner:
 
     has_branches = False
 
-    def __init__(self, strategy: PipelineStrategy, given: PipelinePlan | None = None) -> None:
+    def __init__(self, strategy: PipelineStrategy, user_plan: PipelinePlan | None = None) -> None:
         """Start without a plan.
 
         Args:
             strategy: planner with its arguments.
-            given: plan to follow; None: the strategy plans.
+            user_plan: plan to follow; None: the strategy plans.
         """
         self.plan: PipelinePlan | None = None
         self.requested = repr(strategy)
         self.num_microbatches = strategy.num_microbatches or 1
-        self._given = given
-        if given is not None:
-            self.requested = f"{strategy!r}, plan {given.fingerprint}"
-            self.num_microbatches = given.num_microbatches
+        self._user_plan = user_plan
+        if user_plan is not None:
+            self.requested = f"{strategy!r}, plan {user_plan.fingerprint}"
+            self.num_microbatches = user_plan.num_microbatches
         self.shares_own_results = returns_own(strategy)
         self._strategy = strategy
         self._layers: LayerGraph | None = None
@@ -71,11 +71,11 @@ class PipelinePlanner:
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """See `Planner`; chooses the number of microbatches if the strategy leaves it open."""
-        if self._given is not None:
-            if self._given.num_devices != num_ranks:
+        if self._user_plan is not None:
+            if self._user_plan.num_devices != num_ranks:
                 raise ValueError(
                     f"plan must be made for the job's {num_ranks} ranks, got one for"
-                    f" {self._given.num_devices}"
+                    f" {self._user_plan.num_devices}"
                 )
         elif self._strategy.num_microbatches is None:
             self.num_microbatches = possible_microbatches(num_ranks, examples_per_rank * num_ranks)
@@ -92,7 +92,7 @@ class PipelinePlanner:
     def begin(
         self,
         traces: SizedTraces,
-        given: Any,
+        call_arguments: Any,
         control: Control,
         transport: Transport,
         reporter: RunReporter,
@@ -100,10 +100,10 @@ class PipelinePlanner:
         """Measure on all ranks and plan on rank 0."""
         graph = traces.microbatch_graph
         names = tuple(layer.name for layer in graph.layers)
-        if self._given is not None and self._given.layer_names != names:
+        if self._user_plan is not None and self._user_plan.layer_names != names:
             raise ValueError(
                 f"plan must be of the layers of {graph.recording.name}, {', '.join(names)}; got one"
-                f" of {', '.join(self._given.layer_names)}"
+                f" of {', '.join(self._user_plan.layer_names)}"
             )
         num_stages = self._strategy.num_stages
         limits = {"layers": len(graph.layers), "workers": control.world_size}
@@ -114,7 +114,7 @@ class PipelinePlanner:
                 )
         traces.check_update()
         reporter.on_activity(Phase.MEASURE)
-        mine = profiling.measured_layers(traces, given, self.num_microbatches)
+        mine = profiling.measured_layers(traces, call_arguments, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = links_of_job(transport, control)
         memory = [
@@ -130,7 +130,9 @@ class PipelinePlanner:
         while layout.starts not in measured and len(measured) <= _MOST_CUTS:
             measured.add(layout.starts)
             count = self.num_microbatches
-            mine = profiling.measured_stages(traces, given, count, layers, layout.starts, links)
+            mine = profiling.measured_stages(
+                traces, call_arguments, count, layers, layout.starts, links
+            )
             layers = profiling.averaged(mine, control)
             plan = self._planned(traces, layers, cluster, control)
             layout = Layout.from_pipeline_plan(plan)
@@ -163,10 +165,10 @@ class PipelinePlanner:
         document: Any = None
         if control.rank == 0:
             try:
-                if self._given is None:
+                if self._user_plan is None:
                     plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
                 else:
-                    plan = _follow(self._given, layers, cluster, check)
+                    plan = _follow(self._user_plan, layers, cluster, check)
                 document = [plan.to_json(), None]
             except ValueError as error:  # raised on all ranks
                 document = [None, str(error)]
@@ -192,7 +194,9 @@ class PipelinePlanner:
         first = self._first
         assert first is not None
         if first.control.rank == 0:
-            first.reporter.log.info("pipeline: %s", pipeline_report.took(self.plan, measured))
+            first.reporter.log.info(
+                "pipeline: %s", pipeline_report.describe_measured(self.plan, measured)
+            )
             compared = pipeline_report.compare_with_one_worker(
                 self.plan, self._layers, measured.seconds
             )
@@ -269,13 +273,13 @@ def plan_for(
 
 
 def _follow(
-    given: PipelinePlan, layers: LayerGraph, cluster: Cluster, check: Check
+    user_plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, check: Check
 ) -> PipelinePlan:
-    """Return the given plan with a new prediction; a plan that cannot run is a `ValueError`."""
-    check_all_ranks(given)
-    check(given)
-    seconds = simulate_pipeline(layers, given, cluster).iteration_seconds
-    return dataclasses.replace(given, predicted_seconds=seconds)
+    """Return the plan with a new prediction; a plan that cannot run is a `ValueError`."""
+    check_all_ranks(user_plan)
+    check(user_plan)
+    seconds = simulate_pipeline(layers, user_plan, cluster).iteration_seconds
+    return dataclasses.replace(user_plan, predicted_seconds=seconds)
 
 
 def check_all_ranks(plan: PipelinePlan) -> None:

@@ -61,7 +61,7 @@ class Planner(Protocol):
     def begin(
         self,
         traces: SizedTraces,
-        given: Any,
+        call_arguments: Any,
         control: Control,
         transport: Transport,
         reporter: RunReporter,

@@ -94,7 +94,7 @@ class StagedTraining:
         self._releases_variables = release_variables
         self._name = instrumented_function.step_name(function)
         self._identity = fingerprint.function_identity(self._name)
-        self._alone = instrumented_function.as_tf_function(function)
+        self._plain = instrumented_function.as_tf_function(function)
         self._rendezvous = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self.error_feedback = None
@@ -112,7 +112,7 @@ class StagedTraining:
         self._layout: Layout | None = None
         self._current: StepExecutor | None = None
         self._holding = StageVariables(self._identity, self)
-        self._held: dict[int, BoundVariable] = {}  # variables of all traces by key
+        self._bound: dict[int, BoundVariable] = {}  # variables of all traces by key
         self.step_number = 0
         self._has_run = self._has_run_plan = False
         self._warned: set[tuple[str, ...]] = set()
@@ -170,7 +170,7 @@ class StagedTraining:
         self._synchronize()
 
     def _synchronize(self) -> None:
-        self._holding.synchronize(self._held, self._together)
+        self._holding.synchronize(self._bound, self._together)
 
     # Steps.
 
@@ -190,7 +190,7 @@ class StagedTraining:
             self._forget()
         self._rendezvous.check()
         if self._rendezvous.is_alone:
-            return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
+            return instrumented_function.call_plain(self._plain, self.is_method, args, kwargs)
         check_call_context(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
@@ -209,7 +209,7 @@ class StagedTraining:
         if self._rendezvous.control is None:
             self._rendezvous.join(self._reporter)
             if self._rendezvous.is_alone:
-                return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
+                return instrumented_function.call_plain(self._plain, self.is_method, args, kwargs)
             reject_tensorflow_strategies(self._name, self._planner, self._rendezvous.job)
             agree(self._control, {"strategy": self._planner.requested})
         self.step_number += 1
@@ -230,14 +230,14 @@ class StagedTraining:
         self, traces: SizedTraces, execution: StepExecutor, arguments: list[Any]
     ) -> list[Any]:
         """Run a prepared step; all ranks call this."""
-        self._holding.begin_step(self._control.rank, self._held, self._releases_variables)
+        self._holding.begin_step(self._control.rank, self._bound, self._releases_variables)
         return list(self._planner.during(traces, execution, partial(execution.step, arguments)))
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
         """Prepare a step with the arguments that `convert` returns; all ranks call this."""
-        given = convert()
-        check_same_trace(self._control, [*self._traces], given)
-        return self._prepare(given)
+        arguments = convert()
+        check_same_trace(self._control, [*self._traces], arguments)
+        return self._prepare(arguments)
 
     def _agree_so_far(self) -> None:
         """Come here before tensors are exchanged to prepare a step; all ranks call this."""
@@ -246,11 +246,11 @@ class StagedTraining:
         """Make a call that may fail on this rank alone; all ranks call this."""
         call()
 
-    def _prepare(self, given: Any) -> Prepared:
+    def _prepare(self, arguments: Any) -> Prepared:
         """Return what runs a step with these arguments; all ranks call this."""
-        key = step_arguments.trace_key(given)
+        key = step_arguments.trace_key(arguments)
         if key not in self._traces:
-            self._traces[key] = self._met(given)
+            self._traces[key] = self._trace_new_arguments(arguments)
         else:
             self._agree_so_far()
             self._holding.synchronize_with_others(self._traces[key].variables, self._together)
@@ -260,9 +260,9 @@ class StagedTraining:
         self._use(layout if fitting.replica_groups == layout.replica_groups else fitting)
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
-        traces, leaves = self._traces[key], step_arguments.flatten_tensors(given)
-        arguments = [leaves[index] for index in traces.input_order]
-        return Prepared(traces, self._executions[key], arguments)
+        traces, leaves = self._traces[key], step_arguments.flatten_tensors(arguments)
+        inputs = [leaves[index] for index in traces.input_order]
+        return Prepared(traces, self._executions[key], inputs)
 
     @property
     def _control(self) -> Control:
@@ -271,12 +271,12 @@ class StagedTraining:
 
     # First step with arguments of another kind.
 
-    def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
-        if (ahead := self._traced_ahead.pop(step_arguments.trace_key(given), None)) is not None:
+    def _trace(self, arguments: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
+        if (ahead := self._traced_ahead.pop(step_arguments.trace_key(arguments), None)) is not None:
             return ahead
         traces = SizedTraces(
             self._recorder,
-            given,
+            arguments,
             samples,
             size,
             num_ranks=num_ranks,
@@ -287,7 +287,7 @@ class StagedTraining:
             self._own_results[traces] = share_own_results(traces)
         return traces
 
-    def _met(self, given: Any) -> SizedTraces:
+    def _trace_new_arguments(self, arguments: Any) -> SizedTraces:
         """Trace the step for arguments of another kind; the planner plans for the first kind."""
         control = self._control
         is_first = not self._traces
@@ -296,8 +296,8 @@ class StagedTraining:
             self._rendezvous.check_sync_point("arguments of another kind")
             if self._holding.has_released:  # the new trace may need released variables
                 self._synchronize()
-        agree(control, {"arguments": step_arguments.signature(given)})
-        samples = step_arguments.batch_size(self._name, given)
+        agree(control, {"arguments": step_arguments.signature(arguments)})
+        samples = step_arguments.batch_size(self._name, arguments)
         if is_first:
             self._planner.check_batch(samples, control.world_size)
             count = self._planner.num_microbatches
@@ -305,7 +305,7 @@ class StagedTraining:
             layout = self._planner.next_layout()
             count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
-        traces = self._trace(given, samples, size, control.world_size)
+        traces = self._trace(arguments, samples, size, control.world_size)
         computation = {"computation": batch_axes.computation_digest(traces.microbatch_graph)}
         check_equal(exchange(control, computation), NAMES_ADVICE)
         self._holding.synchronize_with_others(traces.variables, self._together)
@@ -313,7 +313,7 @@ class StagedTraining:
         if is_first:
             self._planner.check_traces(traces)
             transport = LanesTransport(control.rank, self._identity, around_wait)
-            self._planner.begin(traces, given, control, transport, self._reporter)
+            self._planner.begin(traces, arguments, control, transport, self._reporter)
         else:
             traces.check_same_layers(self._first)
         return traces
@@ -326,12 +326,12 @@ class StagedTraining:
     def _share(self, traces: SizedTraces) -> None:
         """Broadcast the initial values of all variables from rank 0."""
         may_copy = self._options.broadcast_variables != "never"
-        self._held |= traces.variables
-        copied, count = self._holding.broadcast_initial_values(
+        self._bound |= traces.variables
+        names, count = self._holding.broadcast_initial_values(
             self._control, traces.captured_variables.values(), may_copy
         )
-        if copied:
-            self._reporter.on_variables_broadcast(copied, count)
+        if names:
+            self._reporter.on_variables_broadcast(names, count)
 
     # Layout.
 

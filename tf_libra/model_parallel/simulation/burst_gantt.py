@@ -49,7 +49,7 @@ class LayerTimes:
 
 
 @dataclass(frozen=True)
-class Busy:
+class BusySpan:
     """Activity of a device; seconds since the iteration's start.
 
     Attributes:
@@ -80,7 +80,7 @@ class BurstGantt:
     """
 
     title: str
-    bars: tuple[Busy, ...]
+    bars: tuple[BusySpan, ...]
     seconds: float
     idle_seconds: tuple[float, ...]
 
@@ -88,8 +88,8 @@ class BurstGantt:
 def stages_of(plan: BurstPlan) -> tuple[BurstStage, ...]:
     """Group consecutive layers of a plan on the same devices."""
     stages, start = [], 0
-    places = zip(plan.first_devices, plan.num_devices, strict=True)
-    for (first, count), layers in itertools.groupby(places):
+    device_ranges = zip(plan.first_devices, plan.num_devices, strict=True)
+    for (first, count), layers in itertools.groupby(device_ranges):
         stop = start + len(list(layers))
         stages.append(BurstStage(start, stop, first, count))
         start = stop
@@ -129,7 +129,7 @@ def pictures(
             the iteration; None before a measurement.
     """
     planned = tuple(
-        Busy(
+        BusySpan(
             plan.first_devices[span.layer] + device,
             "all_reduce" if span.kind == "synchronize" else span.kind,
             plan.layer_names[span.layer],
@@ -146,7 +146,7 @@ def pictures(
     measured_bars, seconds = measured
     stages = stages_of(plan)
     bars = tuple(
-        Busy(bar.device, bar.kind, _of(plan, stages, bar), bar.start_seconds, bar.stop_seconds)
+        BusySpan(bar.device, bar.kind, _of(plan, stages, bar), bar.start_seconds, bar.stop_seconds)
         for bar in measured_bars
     )
     last = max((bar.device for bar in bars), default=0)
@@ -165,7 +165,7 @@ def _of(plan: BurstPlan, stages: Sequence[BurstStage], bar: Bar) -> str:
     return named(plan, stages[bar.stage])
 
 
-def _covered(bars: Iterable[Busy], end_seconds: float) -> float:
+def _covered(bars: Iterable[BusySpan], end_seconds: float) -> float:
     """Return the seconds covered by at least one bar, up to the end."""
     total, clock = 0.0, 0.0
     for bar in sorted(bars, key=lambda bar: bar.start_seconds):

@@ -29,7 +29,7 @@ from tf_libra.model_parallel.simulation.multiplexing_parameters import (
 from tf_libra.specs.burst import BurstPlan
 
 # Least seconds of background work per second while the background is not paused.
-_LEAST_PACE = 0.01
+_LEAST_SPEED = 0.01
 # Most background operators that are simulated, over all groups of equal devices.
 MAX_OPERATORS = 1_000_000
 
@@ -164,18 +164,18 @@ class _Job:
             last = first + plan.num_devices[span.layer]
             self._occupied.append([k for k, low in enumerate(edges[:-1]) if first <= low < last])
         shared = how.priorities and how.max_outstanding is not None
-        self._slowdowns, self._paces = [], []
+        self._slowdowns, self._background_speeds = [], []
         for span in plan.spans:
             slowdown = float(getattr(interference, f"{span.kind}_slowdown"))
             if not shared:
                 slowdown = max(slowdown, interference.unprioritized_slowdown)
             self._slowdowns.append(slowdown)
-            pace = interference.background_communication
+            background_speed = interference.background_communication
             if span.kind == "compute":
-                pace = interference.background_compute
+                background_speed = interference.background_compute
                 if utilization is not None:
-                    pace = max(_LEAST_PACE, 1 - utilization[span.layer])
-            self._paces.append(pace)
+                    background_speed = max(_LEAST_SPEED, 1 - utilization[span.layer])
+            self._background_speeds.append(background_speed)
         self._operators, self._gap = background_operators(background, how)
         self._before = [span.after for span in plan.spans]
         self._check_operators()
@@ -290,29 +290,33 @@ class _Job:
         self, devices: list[_Device], waiting: dict[int, set[int]], running: dict[int, float]
     ) -> float:
         """Advances to the next end; returns the elapsed seconds."""
-        paces = [1.0] * len(devices)
+        background_speeds = [1.0] * len(devices)
         speeds: dict[int, float] = {}
         for index in running:
             occupied = self._occupied[index]
             shared = any(devices[kind].left > 0 for kind in occupied)
             speeds[index] = 1 / self._slowdowns[index] if shared else 1.0
             for kind in occupied:
-                paces[kind] = min(paces[kind], self._paces[index])
+                background_speeds[kind] = min(
+                    background_speeds[kind], self._background_speeds[index]
+                )
         until = [seconds / speeds[index] for index, seconds in running.items()]
-        for device, pace in zip(devices, paces, strict=True):
+        for device, background_speed in zip(devices, background_speeds, strict=True):
             if device.left > 0:
-                until.append(device.left / pace)
+                until.append(device.left / background_speed)
             elif device.gap > 0:
                 until.append(device.gap)
         elapsed = min(until)
         for index, seconds in running.items():
             over = seconds / speeds[index] <= elapsed
             running[index] = 0.0 if over else seconds - elapsed * speeds[index]
-        for kind, (device, pace) in enumerate(zip(devices, paces, strict=True)):
+        for kind, (device, background_speed) in enumerate(
+            zip(devices, background_speeds, strict=True)
+        ):
             if device.left > 0:
                 operator = self._operators[device.operator]
-                over = device.left / pace <= elapsed
-                worked = device.left if over else elapsed * pace
+                over = device.left / background_speed <= elapsed
+                worked = device.left if over else elapsed * background_speed
                 device.done += worked * (operator.work / operator.seconds)
                 device.left = 0.0 if over else device.left - worked
                 if over:

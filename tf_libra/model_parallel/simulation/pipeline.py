@@ -194,14 +194,14 @@ def all_reduce_seconds(layers: LayerGraph, cluster: Cluster, stage: PipelineStag
     return _seconds(sent, cluster.rate_among(stage.devices), "replicas", stage.devices)
 
 
-def _seconds(num_bytes: float, rate: float, who: str, *devices: tuple[int, ...]) -> float:
+def _seconds(num_bytes: float, rate: float, sender: str, *devices: tuple[int, ...]) -> float:
     if num_bytes == 0:
         return 0.0
     if rate == 0:
         shown = " and ".join(str(list(numbers)) for numbers in devices)
         raise ValueError(
-            f"bytes_per_second of cluster must be positive between all devices of {who} that talk "
-            f"to each other, got 0 between two of {shown}"
+            f"bytes_per_second of cluster must be positive between all devices of {sender} that"
+            f" exchange data, got 0 between two of {shown}"
         )
     return num_bytes / rate
 

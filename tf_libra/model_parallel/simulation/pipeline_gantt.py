@@ -169,10 +169,10 @@ def chart(
         device: "".join(
             _character(
                 [bar for bar in known if bar.device == device],
-                end_seconds * place / width,
-                end_seconds * (place + 1) / width,
+                end_seconds * position / width,
+                end_seconds * (position + 1) / width,
             )
-            for place in range(width)
+            for position in range(width)
         )
         for device in devices
     }

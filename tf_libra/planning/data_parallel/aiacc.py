@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal.values import AtLeastOne, Count, Natural, NonNegative
+from tf_libra.internal import formatting
+from tf_libra.internal.values import AtLeastOne, Count, Int32Count, Natural, NonNegative, Value
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import DEFAULT_CONTENTION
 from tf_libra.planning.strategy import ChosenThreads, Draft, StreamCounts, ThreadCounts, register
 from tf_libra.simulation import simulate
@@ -26,6 +26,36 @@ LEAST_UNIT_BYTES = 64 * 1024
 NUM_SIZES = 8
 # Where an element's size is not known.
 _ANY_ITEM_BYTES = 16
+
+
+@dataclass(frozen=True, order=True)
+class CommConfig(Value):
+    """Size, concurrency and threads of all-reduces (AIACC, section VI).
+
+    Attributes:
+      unit_bytes: most bytes of an all-reduce.
+      num_streams: number of concurrent all-reduces.
+      num_threads: communication threads of each all-reduce.
+
+    Raises:
+      ValueError: a number below 1.
+    """
+
+    unit_bytes: Count
+    num_streams: Int32Count
+    num_threads: Int32Count
+
+    @property
+    def num_lanes(self) -> int:
+        """Number of concurrent communication threads."""
+        return self.num_streams * self.num_threads
+
+    def describe(self) -> str:
+        """Describe the settings in words."""
+        return (
+            f"units of {formatting.size(self.unit_bytes)} on {self.num_streams} streams of"
+            f" {self.num_threads} threads"
+        )
 
 
 def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:

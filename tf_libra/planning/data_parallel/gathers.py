@@ -1,6 +1,6 @@
 """Gathers under the next forward pass: groups and threads by LIBRA's model, at most K groups.
 
-Gathers are added one at a time, in forward order (`simulation.gathers`). A state says that the
+Gathers are added one at a time, in forward order (`simulation.api`). A state says that the
 first l weights are gathered, d seconds of the forward pass have been computed, and sigma seconds
 have been lost: sigma = time - d. With R(l), the computation of the layers of l weights, the next
 gather begins with s = R(l) - d ready, P = p + a, Q = q + a and rate = alpha1 - alpha2·r, and
@@ -24,8 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
-from tf_libra.planning.data_parallel.exact_pruning import ByteLoss, ParetoFront
-from tf_libra.planning.data_parallel.search_states import SearchStates, groups_before
+from tf_libra.planning.data_parallel.exact_search import (
+    ByteLoss,
+    ParetoFront,
+    SearchStates,
+    groups_before,
+)
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import TensorGroup
 
@@ -197,9 +201,9 @@ class _Search:
 
     def _enter(self, levels: list[SearchStates], parents: _Indices, lost: _Array) -> None:
         """Keep the plan with the least loss [J, states] that ends with one more gather."""
-        j, place = divmod(int(lost.argmin()), lost.shape[1])
-        if self._found.stops and not lost[j, place] < self._limit:
+        j, column = divmod(int(lost.argmin()), lost.shape[1])
+        if self._found.stops and not lost[j, column] < self._limit:
             return
-        stops, chosen = groups_before(levels, int(parents[place]))
+        stops, chosen = groups_before(levels, int(parents[column]))
         threads = self._threads[[*chosen, j], 0].tolist()
-        self._found = _Found(float(lost[j, place]), (*stops, len(self._bytes) - 1), tuple(threads))
+        self._found = _Found(float(lost[j, column]), (*stops, len(self._bytes) - 1), tuple(threads))

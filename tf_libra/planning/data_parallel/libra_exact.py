@@ -37,8 +37,12 @@ from numpy.typing import NDArray
 from tf_libra.cost_model import CostModel
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
-from tf_libra.planning.data_parallel.exact_pruning import LossBound, ParetoFront
-from tf_libra.planning.data_parallel.search_states import SearchStates, groups_before
+from tf_libra.planning.data_parallel.exact_search import (
+    LossBound,
+    ParetoFront,
+    SearchStates,
+    groups_before,
+)
 from tf_libra.planning.strategy import Draft, groups_from_stops
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -279,12 +283,12 @@ class _Search:
 
     def _enter(self, stop: int, parents: _Indices, lost: _Array) -> None:
         """Record the plan with the least loss [J, states] that ends with one more group."""
-        j, place = divmod(int(lost.argmin()), lost.shape[1])
-        total = float(lost[j, place] + self._ending[stop])
+        j, column = divmod(int(lost.argmin()), lost.shape[1])
+        total = float(lost[j, column] + self._ending[stop])
         if not total < self._lost - self._tie:
             return
         self._lost = total
-        stops, chosen = groups_before(self._levels, int(parents[place]))
+        stops, chosen = groups_before(self._levels, int(parents[column]))
         self._stops = [*stops, stop, len(self._profile.tensors)]
         threads = [*self._threads[[*chosen, j]], self._ending_threads[stop]]
         self._plan_threads = list(map(int, threads))

@@ -44,15 +44,15 @@ def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAll
         op: op type of the all-reduces.
     """
     times = Counter((group.copy, name) for group in groups for name in group.tensor_names)
-    place = {
+    targets = {
         (group.copy, name): group
         for group in groups
         for name in group.tensor_names
         if times[group.copy, name] == 1
     }
-    _put_together(definition.node, place, op)
+    _put_together(definition.node, targets, op)
     for function in definition.library.function:
-        moved = _put_together(function.node_def, place, op)
+        moved = _put_together(function.node_def, targets, op)
         for results in (function.ret, function.control_ret):
             for key in results:
                 results[key] = _moved(results[key], moved)
@@ -65,7 +65,7 @@ def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAll
 
 
 def _put_together(
-    nodes: Any, place: Mapping[tuple[int, str], GroupNode], op: str
+    nodes: Any, targets: Mapping[tuple[int, str], GroupNode], op: str
 ) -> dict[str, tuple[str, int]]:
     """Merges within one graph or function; return the new place of removed outputs."""
     members: dict[str, list[Any]] = {}  # by name of the group's node
@@ -75,7 +75,7 @@ def _put_together(
         if node.op != "LibraAllReduce" or len(node.attr["tensor_names"].list.s) != 1:
             continue
         [name] = (encoded.decode() for encoded in node.attr["tensor_names"].list.s)
-        group = place.get((seen[name], name))
+        group = targets.get((seen[name], name))
         seen[name] += 1
         if group is not None:
             members.setdefault(group.name, []).append(node)

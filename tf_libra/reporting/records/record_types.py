@@ -5,8 +5,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
-from tf_libra.internal.registry import Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import Registry, load_systems
 
 VERSION = 1
 PLUGIN_NAME = "libra"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_libra.planning import data_parallel as registered
-from tf_libra.reporting.records import families as families
+from tf_libra.reporting import families as families
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard import record_lookup

@@ -12,9 +12,9 @@ from tf_libra.model_parallel.planning.burst.greedy_linear import SearchLinear
 from tf_libra.model_parallel.planning.burst.baselines import (
     Partition,
     data_parallel,
-    given_devices,
     static_partitions,
     strong_scaling_limit,
+    with_device_counts,
 )
 from tf_libra.model_parallel.planning.burst.planner import make_burst_plan
 from tf_libra.model_parallel.planning.burst.schedule import reschedule
@@ -41,7 +41,6 @@ __all__ = [
     "Partition",
     "SearchLinear",
     "data_parallel",
-    "given_devices",
     "make_burst_plan",
     "measured_counts",
     "possible_counts",
@@ -50,4 +49,5 @@ __all__ = [
     "resolve",
     "static_partitions",
     "strong_scaling_limit",
+    "with_device_counts",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_libra.internal import validation
-from tf_libra.model_parallel.planning.burst.data_parallel_strategy import given
+from tf_libra.model_parallel.planning.burst.data_parallel_strategy import run_with_counts
 from tf_libra.model_parallel.planning.burst.planner import make_burst_plan
 from tf_libra.model_parallel.planning.burst.schedule import make_schedule
 from tf_libra.specs.burst import BurstPlan
@@ -30,7 +30,7 @@ class Partition:
         return self.background_devices / iteration_seconds
 
 
-def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstPlan:
+def with_device_counts(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstPlan:
     """Return the plan that gives each layer a fixed number of devices, without parallel branches.
 
     Args:
@@ -43,7 +43,7 @@ def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstP
     """
     positions = [scaling.index(count) for count in num_devices]
     validation.same_length("num_devices", positions, "layer", scaling.num_layers)
-    return make_schedule(scaling, given(scaling, positions), "given", None)
+    return make_schedule(scaling, run_with_counts(scaling, positions), "given", None)
 
 
 def data_parallel(scaling: ScalingProfile) -> tuple[BurstPlan, ...]:

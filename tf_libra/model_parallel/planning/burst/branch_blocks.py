@@ -66,7 +66,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Surroundings:
     """Position of a link.
 
     Attributes:
@@ -85,73 +85,77 @@ class Branches:
 
     costs: Costs
     notes: list[str] = field(default_factory=list)
-    _tables: dict[tuple[int, _Place, bool], Table] = field(default_factory=dict)
-    _steps: dict[tuple[int, _Place], Step] = field(default_factory=dict)
+    _tables: dict[tuple[int, _Surroundings, bool], Table] = field(default_factory=dict)
+    _steps: dict[tuple[int, _Surroundings], Step] = field(default_factory=dict)
     _shared: dict[tuple[int, int], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def step(self, links: Bundle, cap: int) -> Step:
         """Return the steps along links between layers of one lane; see `_Place.cap`."""
-        return self._step(links, _Place(cap))
+        return self._step(links, _Surroundings(cap))
 
     def step_run(self, links: Bundle, cap: int, link: int, source: int, count: int) -> Run:
         """Return the run of one step, from position `source` to position `count`."""
-        return self._step_run(links, _Place(cap), link, source, count)
+        return self._step_run(links, _Surroundings(cap), link, source, count)
 
-    def _step(self, links: Bundle, place: _Place) -> Step:
+    def _step(self, links: Bundle, surroundings: _Surroundings) -> Step:
         if isinstance(links, Edges):
             if links.real:
-                return Step(self.costs.step(links.index, place.left or place.right), None)
+                return Step(
+                    self.costs.step(links.index, surroundings.left or surroundings.right), None
+                )
             own = self.costs.start(links.targets)
             return Step(np.repeat(own[:, None], own.shape[1], axis=1), None)
-        key = (id(links), place)
+        key = (id(links), surroundings)
         if key not in self._steps:
-            table = self._table(links, place, closed=True)
+            table = self._table(links, surroundings, closed=True)
             allowed = table.entering <= self.costs.budget(links.targets)
             seconds = np.where(allowed, table.seconds, np.inf)
             least = seconds.min(axis=0) + self.costs.own[links.targets, None]
             self._steps[key] = Step(least, seconds.argmin(axis=0))
         return self._steps[key]
 
-    def _step_run(self, links: Bundle, place: _Place, link: int, source: int, count: int) -> Run:
+    def _step_run(
+        self, links: Bundle, surroundings: _Surroundings, link: int, source: int, count: int
+    ) -> Run:
         if isinstance(links, Edges):
             return EdgeRun(int(links.index[link]))
-        rows = self._step(links, place).rows
+        rows = self._step(links, surroundings).rows
         assert rows is not None
-        table = self._table(links, place, closed=True)
+        table = self._table(links, surroundings, closed=True)
         return table.run(int(rows[link, source, count]), link, source, count)
 
-    def _table(self, links: Bundle, place: _Place, closed: bool) -> Table:
+    def _table(self, links: Bundle, surroundings: _Surroundings, closed: bool) -> Table:
         """Return the paths along links; `closed`: their targets have no other input."""
-        key = (id(links), place, closed)
+        key = (id(links), surroundings, closed)
         if key not in self._tables:
             if isinstance(links, Edges):
-                self._tables[key] = self._edges(links, place)
+                self._tables[key] = self._edges(links, surroundings)
             elif isinstance(links, Chains):
-                self._tables[key] = self._chain(links, place, closed)
+                self._tables[key] = self._chain(links, surroundings, closed)
             else:
-                self._tables[key] = self._block(links, place, closed)
+                self._tables[key] = self._block(links, surroundings, closed)
         return self._tables[key]
 
-    def _edges(self, edges: Edges, place: _Place) -> Table:
+    def _edges(self, edges: Edges, surroundings: _Surroundings) -> Table:
         size = len(self.costs.counts)
         seconds = np.zeros((1, len(edges.index), size, size))
         if edges.real:
-            seconds = self.costs.edge(edges.index, place.left or place.right)[None]
+            seconds = self.costs.edge(edges.index, surroundings.left or surroundings.right)[None]
         runs = [EdgeRun(index) for index in edges.index.tolist()]
         return Table(seconds, seconds, lambda row, link, source, count: runs[link])
 
-    def _chain(self, chains: Chains, place: _Place, closed: bool) -> Table:
-        allowed = place.cap + 1
+    def _chain(self, chains: Chains, surroundings: _Surroundings, closed: bool) -> Table:
+        allowed = surroundings.cap + 1
         first, *middle, final = chains.links
-        inside = _Place(place.cap)
-        entry = _Place(place.cap, left=place.left)
+        inside = _Surroundings(surroundings.cap)
+        entry = _Surroundings(surroundings.cap, left=surroundings.left)
         best = self._step(first, entry).seconds[:, :, :allowed]
         taken: list[tuple[Array, Array]] = []
         for links in middle:
             step = self._step(links, inside).seconds[:, :allowed, :allowed]
             taken.append((best, step))
             best = (best[:, :, :, None] + step[:, None]).min(axis=2)
-        last = self._table(final, _Place(place.cap, right=place.right), closed)
+        last = self._table(final, _Surroundings(surroundings.cap, right=surroundings.right), closed)
         # Indexed by the last layer's device count and the path from there, [., ., B, G, G].
         ways, shape = len(last.seconds), last.seconds.shape[1:]
         seconds, entering = (
@@ -183,10 +187,10 @@ class Branches:
         possible = entering <= self.costs.budget(targets)
         return np.where(possible, seconds, np.inf), np.where(possible, entering, np.inf)
 
-    def _block(self, blocks: Blocks, place: _Place, closed: bool) -> Table:
-        lanes = BranchLanes(self._divisions(blocks, place.cap))
+    def _block(self, blocks: Blocks, surroundings: _Surroundings, closed: bool) -> Table:
+        lanes = BranchLanes(self._divisions(blocks, surroundings.cap))
         for branch, apart, cap in lanes.wanted:
-            inner = _Place(cap, place.left or apart, place.right or apart)
+            inner = _Surroundings(cap, surroundings.left or apart, surroundings.right or apart)
             lanes.tables.append(self._table(blocks.branches[branch], inner, closed=False))
         if closed:
             if lanes.num_ways <= _FEW:
@@ -214,7 +218,7 @@ class Branches:
         seconds, entering = np.concatenate(every_seconds), np.concatenate(every_entering)
         seconds = np.where(entering <= budget, seconds, np.inf)
         rows = seconds.argmin(axis=0)
-        places = np.arange(rows.size)
+        positions = np.arange(rows.size)
 
         def run(row: int, link: int, source: int, count: int) -> Run:
             way, number = int(rows[link, source, count]), 0
@@ -225,7 +229,7 @@ class Branches:
             chosen = np.array(np.unravel_index(way, sizes))
             return lanes.run(number, chosen, (link, source, count), self.costs.counts)
 
-        brought = entering.reshape(len(entering), -1)[rows.ravel(), places]
+        brought = entering.reshape(len(entering), -1)[rows.ravel(), positions]
         return Table(seconds.min(axis=0)[None], brought.reshape(1, *rows.shape), run)
 
     def _closed(self, lanes: BranchLanes, budget: Array) -> Table:
@@ -295,9 +299,9 @@ class Branches:
         all_brought = entering[lanes.index[division].T, rows, np.arange(cells)].sum(axis=0)
 
         def run(row: int, link: int, source: int, count: int) -> Run:
-            place = link, source, count
-            cell = int(np.ravel_multi_index(place, shape))
-            return lanes.run(int(division[cell]), rows[:, cell], place, self.costs.counts)
+            entry = link, source, count
+            cell = int(np.ravel_multi_index(entry, shape))
+            return lanes.run(int(division[cell]), rows[:, cell], entry, self.costs.counts)
 
         return Table(best.reshape(1, *shape), all_brought.reshape(1, *shape), run)
 
@@ -337,13 +341,13 @@ class Branches:
         ends = list(itertools.accumulate(len(pareto.seconds) for _, pareto, _ in found))
 
         def run(row: int, link: int, source: int, count: int) -> Run:
-            place = link, source, count
-            offered = final.row(row, *place)
+            entry = link, source, count
+            offered = final.row(row, *entry)
             position = next(i for i, end in enumerate(ends) if offered < end)
             number, pareto, picks = found[position]
             way = offered - (ends[position] - len(pareto.seconds))
-            taken = np.array([pick[way, *place] for pick in picks])
-            return lanes.run(number, taken, place, self.costs.counts)
+            taken = np.array([pick[way, *entry] for pick in picks])
+            return lanes.run(number, taken, entry, self.costs.counts)
 
         return Table(final.seconds, final.entering, run)
 

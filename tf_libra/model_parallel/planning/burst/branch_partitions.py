@@ -36,7 +36,7 @@ class BranchLanes:
     def __init__(self, divisions: Iterable[BranchPartition]) -> None:
         self.divisions = list(divisions)
         self.tables: list[Table] = []
-        places: dict[tuple[int, bool, int], int] = {}
+        cells: dict[tuple[int, bool, int], int] = {}
         index, main = [], []
         for division in self.divisions:
             keys = [(branch, False, division.allotments[0]) for branch in division.main]
@@ -44,9 +44,9 @@ class BranchLanes:
                 (branch, True, cap)
                 for branch, cap in zip(division.parallel, division.allotments[1:], strict=True)
             ]
-            index.append([places.setdefault(key, len(places)) for key in keys])
+            index.append([cells.setdefault(key, len(cells)) for key in keys])
             main.append([not parallel for _, parallel, _ in keys])
-        self.wanted = tuple(places)
+        self.wanted = tuple(cells)
         self.index, self.main = np.array(index), np.array(main)
         self.branches = self.index.shape[1]
 
@@ -76,12 +76,12 @@ class BranchLanes:
         return together(seconds, entering, main, axis=1)
 
     def run(
-        self, number: int, rows: Indices, place: tuple[int, int, int], counts: Array
+        self, number: int, rows: Indices, entry: tuple[int, int, int], counts: Array
     ) -> BlockRun:
         """Return the run of a division at a cell, from the row of each branch."""
         division = self.divisions[number]
         runs = [
-            self.tables[index].run(int(row), *place)
+            self.tables[index].run(int(row), *entry)
             for index, row in zip(self.index[number], rows, strict=True)
         ]
         return BlockRun(

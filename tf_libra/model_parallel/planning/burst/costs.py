@@ -8,7 +8,7 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 
 Array = NDArray[np.float64]
 # One index of a layer or an edge, or an array of indices.
-Places = int | NDArray[np.intp]
+Positions = int | NDArray[np.intp]
 
 
 def amplification(
@@ -71,24 +71,24 @@ class Costs:
         steps[edges > self._budget[targets, None, :]] = np.inf
         return steps
 
-    def edge(self, index: Places, moved: bool) -> Array:
+    def edge(self, index: Positions, moved: bool) -> Array:
         """Return seconds along edges, [..., G, G], to the same devices or to others (`moved`)."""
         if not moved:
             return self._transition[index]
         assert self._move is not None
         return self._move[index]
 
-    def step(self, index: Places, moved: bool) -> Array:
+    def step(self, index: Positions, moved: bool) -> Array:
         """Return seconds along edges and of their targets, which have no other input."""
         steps = self._moved_steps if moved else self._steps
         assert steps is not None
         return steps[index]
 
-    def start(self, layer: Places) -> Array:
+    def start(self, layer: Positions) -> Array:
         """Return seconds of layers without inputs, [..., G]."""
         return np.where(self._budget[layer] >= 0, self.own[layer], np.inf)
 
-    def budget(self, layer: Places) -> Array:
+    def budget(self, layer: Positions) -> Array:
         """Return the budget of incoming transitions of layers, in seconds, shape [..., 1, G].
 
         A negative budget allows no plan. The device count of the predecessor does not matter.

@@ -72,10 +72,10 @@ class DataParallel(Limited):
 
 def everywhere(scaling: ScalingProfile, position: int) -> ChainRun:
     """Return the decision with `device_counts[position]` for every layer."""
-    return given(scaling, (position,) * scaling.num_layers)
+    return run_with_counts(scaling, (position,) * scaling.num_layers)
 
 
-def given(scaling: ScalingProfile, positions: Sequence[int]) -> ChainRun:
+def run_with_counts(scaling: ScalingProfile, positions: Sequence[int]) -> ChainRun:
     """Return the sequential decision with `device_counts[positions[layer]]` per layer.
 
     Raises:

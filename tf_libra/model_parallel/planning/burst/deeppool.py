@@ -19,7 +19,7 @@ from tf_libra.planning.tolerance import TOLERANCE
 from tf_libra.specs.scaling_profile import DeviceCounts, ScalingProfile
 
 # Cells (link, g, h) per batch of several links.
-_PLACES = 2048
+_POSITIONS = 2048
 
 
 @register
@@ -80,14 +80,14 @@ class ExactSearch:
         self._layers, links = _trunk(first, last, link)
         size = len(scaling.device_counts)
         # Beyond `MANY` paths, times decide how many remain; see `edge_batches`.
-        groups = alike(links, max(1, _PLACES // size**2) if size <= MANY else 1)
+        groups = alike(links, max(1, _POSITIONS // size**2) if size <= MANY else 1)
         targets = np.array(self._layers[1:], np.intp)
         self._bundles = [bundle([links[i] for i in group], targets[group]) for group in groups]
         # For each link: its bundle and its position in the bundle.
-        self._places = [(0, 0)] * len(links)
+        self._positions = [(0, 0)] * len(links)
         for number, group in enumerate(groups):
             for index, position in enumerate(group):
-                self._places[position] = number, index
+                self._positions[position] = number, index
         self.notes: tuple[str, ...] = ()
 
     def solve(self, limit: float) -> ChainRun | None:
@@ -106,20 +106,22 @@ class ExactSearch:
             notes.append(branches.notes[noted:])
         best = costs.start(self._layers[0])
         back: list[NDArray[np.intp]] = []
-        for number, index in self._places:
+        for number, index in self._positions:
             total = best[:, None] + steps[number][index]
             back.append(total.argmin(axis=0))
             best = total.min(axis=0)
         if not np.isfinite(best).any():
             return None
-        self.notes = tuple(note for number, _ in self._places for note in notes[number])
+        self.notes = tuple(note for number, _ in self._positions for note in notes[number])
         chosen = [int(best.argmin())]
         for column in reversed(back):
             chosen.append(int(column[chosen[-1]]))
         chosen.reverse()
         runs = [
             branches.step_run(self._bundles[number], cap, index, *pair)
-            for (number, index), pair in zip(self._places, itertools.pairwise(chosen), strict=True)
+            for (number, index), pair in zip(
+                self._positions, itertools.pairwise(chosen), strict=True
+            )
         ]
         return ChainRun(self._layers, tuple(chosen), (None, *runs, None))
 

@@ -116,8 +116,8 @@ def _parallel(first: Link, other: Link) -> Block:
     branches: list[Edge | Chain] = []
     for link in (first, other):
         branches += link.branches if isinstance(link, Block) else [link]
-    return Block(tuple(sorted(branches, key=_place)))
+    return Block(tuple(sorted(branches, key=_sort_key)))
 
 
-def _place(branch: Edge | Chain) -> int:
+def _sort_key(branch: Edge | Chain) -> int:
     return -1 if isinstance(branch, Edge) else min(branch.layers)

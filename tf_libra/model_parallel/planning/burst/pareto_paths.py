@@ -88,12 +88,12 @@ def frontier(seconds: Array, entering: Array) -> ParetoSet:
     keep = np.isfinite(seconds)
     keep[1:] &= seconds[1:] < least[:-1] * (1 - EQUAL)
     size = max(1, int(keep.sum(axis=0).max()))
-    place = np.argsort(~keep, axis=0, kind="stable")[:size]
-    selected = keep[place, at]
+    chosen = np.argsort(~keep, axis=0, kind="stable")[:size]
+    selected = keep[chosen, at]
     return ParetoSet(
-        np.where(selected, seconds[place, at], np.inf).reshape(size, *shape),
-        np.where(selected, entering[place, at], np.inf).reshape(size, *shape),
-        order[place, at].reshape(size, *shape),
+        np.where(selected, seconds[chosen, at], np.inf).reshape(size, *shape),
+        np.where(selected, entering[chosen, at], np.inf).reshape(size, *shape),
+        order[chosen, at].reshape(size, *shape),
     )
 
 

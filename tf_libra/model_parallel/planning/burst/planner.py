@@ -80,7 +80,7 @@ def compare(
     """
     names = sorted(strategies, key=lambda name: not _takes(strategies[name], "num_devices"))
     requested = [
-        request for name in names for request in _asked(scaling, name, strategies[name], limits)
+        request for name in names for request in _requests(scaling, name, strategies[name], limits)
     ]
     rows = [_compared(scaling, *request) for request in requested]
     if rows and all(row.plan is None for row in rows):
@@ -88,7 +88,7 @@ def compare(
     return tuple(rows)
 
 
-def _asked(
+def _requests(
     scaling: ScalingProfile, name: str, strategy: BurstStrategy, limits: Sequence[float]
 ) -> Iterator[tuple[str, BurstStrategy, int | None]]:
     """Yield the rows: name, strategy, and a fixed number of devices or None."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.internal.values import Int32Count
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 from tf_libra.model_parallel.planning.pipeline.strategy import (
     PipelineDraft,
     PipelineStrategyBase,
@@ -86,15 +86,15 @@ class PipeDream(PipelineStrategyBase):
         stages: list[tuple[int, int, tuple[int, ...]]] = []
         first = 0
         for start, stop, nodes in outer.stages(0, len(layers.layers)):
-            place = 0
+            offset = 0
             for inner_start, inner_stop, width in inner.stages(start, stop):
                 devices = [
-                    groups[node][place + replica]
+                    groups[node][offset + replica]
                     for node in range(first, first + nodes)
                     for replica in range(width)
                 ]
                 stages.append((inner_start, inner_stop, tuple(devices)))
-                place += width
+                offset += width
             first += nodes
         return PipelineDraft(_alternating(stages, num_microbatches))
 

@@ -24,19 +24,19 @@ def device_order(cluster: Cluster) -> tuple[int, ...]:
     # Parts of the cluster; each precedes its two halves.
     parts = [np.arange(count)]
     cuts: dict[int, tuple[int, int]] = {}
-    for place, members in enumerate(parts):
+    for index, members in enumerate(parts):
         if len(members) > 1:
             side = min_cut(rates[np.ix_(members, members)])
-            cuts[place] = len(parts), len(parts) + 1
+            cuts[index] = len(parts), len(parts) + 1
             # The half with the least number comes first, so that ties follow the numbers.
             parts += [members[side == side[0]], members[side != side[0]]]
     orders: dict[int, _Orders] = {}
-    for place in reversed(range(len(parts))):
-        if place in cuts:
-            left, other = cuts[place]
-            orders[place] = _joined(orders.pop(left), orders.pop(other), lengths)
+    for index in reversed(range(len(parts))):
+        if index in cuts:
+            left, other = cuts[index]
+            orders[index] = _joined(orders.pop(left), orders.pop(other), lengths)
         else:
-            orders[place] = _Orders(parts[place], np.zeros((1, 1)))
+            orders[index] = _Orders(parts[index], np.zeros((1, 1)))
     first, last = np.unravel_index(int(orders[0].least.argmin()), (count, count))
     found = orders[0].order(int(first), int(last))
     return found if found[0] <= found[-1] else found[::-1]

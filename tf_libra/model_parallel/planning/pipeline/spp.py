@@ -9,7 +9,6 @@ from typing import ClassVar
 from tf_libra.internal import formatting
 from tf_libra.internal.values import Int32Count
 from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
-from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
 from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions, StageRange
 from tf_libra.model_parallel.planning.pipeline.strategy import (
     PipelineDraft,
@@ -20,7 +19,7 @@ from tf_libra.model_parallel.simulation.fastest_pipeline import fastest_first
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
-from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
+from tf_libra.specs.pipeline import Computation, PipelinePlan, PipelineStage
 
 
 @register
@@ -125,3 +124,23 @@ def _missing(cluster: Cluster) -> list[tuple[int, int]]:
 def _missing_links(cluster: Cluster) -> str:
     pairs = [f"{a} and {b}" for a, b in _missing(cluster)]
     return ", ".join(pairs[:5]) + (f" and {len(pairs) - 5} other pairs" if pairs[5:] else "")
+
+
+def execution_orders(num_stages: int, num_microbatches: int) -> list[tuple[Computation, ...]]:
+    """Return U_s, the order of each stage's computation blocks.
+
+    A microbatch passes 4S - 3 blocks: computation and transfers forward, the last stage's forward
+    and backward as one, transfers and computation backward. A pass over the blocks moves at most
+    one microbatch through each, and sees the queues as they were when it began (Fig. 4). All
+    microbatches start before the first block, so pass t takes microbatch t - j through block j. A
+    stage's order is therefore that of m + j, and in one pass forward precedes backward.
+    """
+    last = 4 * num_stages - 4
+    orders = []
+    for stage in range(num_stages):
+        sort_keys: dict[Computation, tuple[int, int]] = {}
+        for microbatch in range(num_microbatches):
+            sort_keys["forward", microbatch] = microbatch + 2 * stage, 0
+            sort_keys["backward", microbatch] = microbatch + last - 2 * stage, 1
+        orders.append(tuple(sorted(sort_keys, key=sort_keys.__getitem__)))
+    return orders

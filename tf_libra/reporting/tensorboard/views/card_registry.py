@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tf_libra.internal.registry import Registry
-from tf_libra.internal.systems import load_systems
+from tf_libra.internal.registry import Registry, load_systems
 from tf_libra.reporting.records.record_types import Record
 
 _Record = TypeVar("_Record", bound=Record)

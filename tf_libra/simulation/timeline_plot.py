@@ -1,16 +1,31 @@
-"""Plot of a data-parallel timeline. Imports Matplotlib at first use."""
+"""Plot of a data-parallel timeline, and output of figures. Imports Matplotlib at first use."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from tf_libra.internal import formatting
 from tf_libra.simulation.timeline import GroupSpan, Timeline
-from tf_libra.simulation.viz.figure_io import save
 from tf_libra.specs.plan import Plan, TensorGroup
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"
 _GATHERS = "#72b7b2"
 _STREAMS = ("#f58518", "#e45756", "#b279a2", "#54a24b")
+
+
+def save(figure: Any, path: str | os.PathLike[str], salt: str | None = None) -> None:
+    """Write a figure as PNG or SVG by the file's suffix; a salt makes an SVG reproducible.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    if Path(path).suffix == ".png":
+        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
+        return
+    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) -> None:

@@ -1,1 +1,0 @@
-"""Timelines and plans as text and figures."""
