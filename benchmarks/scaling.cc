@@ -83,8 +83,8 @@ class Connections {
  private:
   void Add(const std::vector<int>& ranks, const std::vector<tf_libra::Connection>& connections,
            int* count) {
-    for (size_t place = 0; place < connections.size(); ++place) {
-      Add(ranks[place], connections[place].socket, count);
+    for (size_t index = 0; index < connections.size(); ++index) {
+      Add(ranks[index], connections[index].socket, count);
     }
   }
   void Add(const std::vector<tf_libra::Socket>& sockets, int* count) {
@@ -137,12 +137,13 @@ void ListenAt(const char* host, tf_libra::Socket* listener) {
 
 int main(int argc, char** argv) {
   if (argc != 8) {
-    std::cerr << "usage: scaling RANK RANKS LANES HOST RANKS_PER_HOST BESIDE BYTES" << std::endl;
+    std::cerr << "usage: scaling RANK RANKS LANES HOST RANKS_PER_HOST LISTENS_LOCALLY BYTES"
+              << std::endl;
     return 2;
   }
   const int rank = std::atoi(argv[1]), world_size = std::atoi(argv[2]);
-  const int ranks_per_host = std::atoi(argv[5]);  // of hosts that are pretended; 0: of none
-  const bool beside = std::atoi(argv[6]) != 0;    // listens for those of its host, too
+  const int ranks_per_host = std::atoi(argv[5]);         // of hosts that are pretended; 0: of none
+  const bool listens_locally = std::atoi(argv[6]) != 0;  // listens for those of its host, too
   const size_t num_bytes = std::strtoull(argv[7], nullptr, 10);
   tf_libra::MeshOptions options;
   options.rank = rank;
@@ -152,14 +153,14 @@ int main(int argc, char** argv) {
   const int descriptors_before = NumDescriptors();
   tf_libra::Socket listener, local_listener;
   ListenAt(argv[4], &listener);
-  if (beside) ListenAt(tf_libra::kUnixHost, &local_listener);
+  if (listens_locally) ListenAt(tf_libra::kUnixHost, &local_listener);
   std::cout << std::endl;
   for (int i = 0; i < world_size; ++i) {
     tf_libra::Address address;
     std::cin >> address.host >> address.port;
     options.addresses.push_back(address);
     if (ranks_per_host > 0) options.hosts.push_back(i / ranks_per_host);
-    if (!beside) continue;
+    if (!listens_locally) continue;
     std::cin >> address.host >> address.port;
     options.local_addresses.push_back(address);
   }

@@ -82,12 +82,12 @@ class LibraJoinKernel : public tensorflow::OpKernel {
         context, num_bytes == whole.TotalBytes(),
         absl::InvalidArgumentError(absl::StrCat("LibraJoin: the parts have ", num_bytes,
                                                 " bytes, the whole has ", whole.TotalBytes())));
-    char* place = static_cast<char*>(whole.data());
+    char* next = static_cast<char*>(whole.data());
     for (int i = 1; i < context->num_inputs(); ++i) {
       const Tensor& part = context->input(i);
       if (part.TotalBytes() == 0) continue;
-      if (part.data() != place) std::memcpy(place, part.data(), part.TotalBytes());
-      place += part.TotalBytes();
+      if (part.data() != next) std::memcpy(next, part.data(), part.TotalBytes());
+      next += part.TotalBytes();
     }
     context->set_output(0, whole);
   }

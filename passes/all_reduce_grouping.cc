@@ -251,13 +251,14 @@ std::optional<ControlEdges> OrderAllReduces(const IndexedGraph& graph,
     std::sort(others.rbegin(), others.rend());
     for (const auto& [position, other] : others) {
       const Conditions& needed = graph.conditions[other];
-      const Conditions& given = graph.conditions[context];
-      if (latest.Follows(other, position) || Exclude(needed, given)) continue;
+      const Conditions& fulfilled = graph.conditions[context];
+      if (latest.Follows(other, position) || Exclude(needed, fulfilled)) continue;
       const std::optional<OrderingEdge> edge = paths->Find(position, i);
       if (!edge) return std::nullopt;
       if (edge->to != OrderingEdge::kNone) wait(edge->from, edge->to);
-      latest.Follow(other, latest_of_context.at(other),
-                    std::includes(given.begin(), given.end(), needed.begin(), needed.end()));
+      latest.Follow(
+          other, latest_of_context.at(other),
+          std::includes(fulfilled.begin(), fulfilled.end(), needed.begin(), needed.end()));
     }
     latest_of_context[context] = std::move(latest);
   }

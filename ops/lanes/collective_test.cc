@@ -55,7 +55,7 @@ struct What {
 
 // One rank's call: its memory, and its end.
 struct Call {
-  Call(const What& given, int rank) : what(given), input(Values(rank, given.count)) {
+  Call(const What& called, int rank) : what(called), input(Values(rank, called.count)) {
     size_t count = what.count;
     if (what.kind == CollectiveKind::kAllGather) count *= what.ranks.size();
     if (what.kind == CollectiveKind::kReduceScatter) count /= what.ranks.size();

@@ -52,16 +52,16 @@ bool Wants(const MeshOptions& options, const Mesh& mesh, int number, int rank) {
 }
 
 void Keep(const MeshOptions& options, int number, int rank, Connection connection, Mesh* mesh) {
-  if (Connection* const place = ForTensors(options, number, rank, mesh)) {
-    *place = std::move(connection);
+  if (Connection* const slot = ForTensors(options, number, rank, mesh)) {
+    *slot = std::move(connection);
   } else {
     (*Sockets(number, mesh))[rank] = std::move(connection.socket);
   }
 }
 
 bool Has(const MeshOptions& options, int number, int rank, Mesh* mesh) {
-  const Connection* const place = ForTensors(options, number, rank, mesh);
-  return place == nullptr ? (*Sockets(number, mesh))[rank].valid() : place->valid();
+  const Connection* const slot = ForTensors(options, number, rank, mesh);
+  return slot == nullptr ? (*Sockets(number, mesh))[rank].valid() : slot->valid();
 }
 
 bool SharesMemory(const MeshOptions& options, int number, int rank) {

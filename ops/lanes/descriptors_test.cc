@@ -79,7 +79,7 @@ TEST_CASE("HardLimitDoesNotSuffice") {
                            "rank " + std::to_string(rank) + ", to connect to 2 other rank(s)"));
       // Control connects rank 0 to the others, and these not to each other.
       const std::string each =
-          std::string(rank == 0 ? "" : "up to ") + (IsUnix(testing::MeetingPlace()) ? "6" : "7");
+          std::string(rank == 0 ? "" : "up to ") + (IsUnix(testing::RendezvousHost()) ? "6" : "7");
       CHECK_EQ(status.message(), testing::Contains("by " + each + " connections each, needs "));
       CHECK_EQ(status.message(),
                testing::Contains("this process may have " + std::to_string(most) + ": "));
@@ -116,7 +116,7 @@ TEST_CASE("TableThatFillsMeanwhile") {
   for (const int rank : {0, 1}) {
     Socket listener;
     Address address;
-    CHECK_EQ(Listen(testing::MeetingPlace(), 0, &listener, &address), testing::IsOk());
+    CHECK_EQ(Listen(testing::RendezvousHost(), 0, &listener, &address), testing::IsOk());
     Socket waiting;
     CHECK_EQ(BeginConnect(address, &waiting), testing::IsOk());
     Socket socket;

@@ -51,14 +51,14 @@ class Exchange {
     scratch->resize(num_blocks * moves_.block_bytes());
     char* block = scratch->data();
     for (size_t i = 1; i < world_size; ++i) {
-      // Beginning behind the own place: else all would turn to the same rank first.
-      const size_t place = (options.rank + i) % world_size;
+      // Beginning behind the own index: else all would turn to the same rank first.
+      const size_t index = (options.rank + i) % world_size;
       ExchangePeer peer;
-      peer.place = static_cast<int>(place);
-      peer.rank = options.names == nullptr ? peer.place : (*options.names)[place];
-      peer.fd = (*options.peers)[place].socket.fd();
-      peer.memory = (*options.peers)[place].memory.get();
-      peer.chunk = ChunkOf(place);
+      peer.index = static_cast<int>(index);
+      peer.rank = options.names == nullptr ? peer.index : (*options.names)[index];
+      peer.fd = (*options.peers)[index].socket.fd();
+      peer.memory = (*options.peers)[index].memory.get();
+      peer.chunk = ChunkOf(index);
       if (peer.memory == nullptr) {
         peer.block = block;
         block += moves_.block_bytes();
@@ -98,9 +98,9 @@ class Exchange {
   }
 
  private:
-  ByteRange ChunkOf(size_t place) const {
-    if (options_.chunks != nullptr) return (*options_.chunks)[place];
-    return Part(options_.slice, element_size_, options_.peers->size(), place);
+  ByteRange ChunkOf(size_t index) const {
+    if (options_.chunks != nullptr) return (*options_.chunks)[index];
+    return Part(options_.slice, element_size_, options_.peers->size(), index);
   }
 
   // Whose part of the next block is not all there.
@@ -155,7 +155,7 @@ class Exchange {
     const ByteRange block = {own_chunk_.begin + moves_.summed(), own_chunk_.begin + end};
     options_.buffers->ForEachRun(block, [&](const char* input, char* output, size_t size) {
       for (const ExchangePeer& peer : peers_) {
-        parts_[peer.place] = ExchangeIo::PartOf(peer) + at;
+        parts_[peer.index] = ExchangeIo::PartOf(peer) + at;
       }
       parts_[options_.rank] = input;
       Sum(moves_.summed() + at, size, output);
@@ -229,10 +229,10 @@ class Exchange {
     for (const ExchangePeer& peer : peers_) {
       if (peer.is_through) continue;  // it may well have left
       const bool is_idle = peer.memory != nullptr || !moves_.WantsToReceive(peer);
-      if (options_.watch->has_ended(peer.place) && is_idle) {
+      if (options_.watch->has_ended(peer.index) && is_idle) {
         return moves_.Fail(StatusCode::kUnavailable, peer, "closed the connection");
       }
-      if (options_.watch->is_link_broken(peer.place)) {
+      if (options_.watch->is_link_broken(peer.index)) {
         return moves_.Fail(StatusCode::kUnavailable, peer,
                            "is gone: " + WhyLinkBroke((*options_.links)[peer.rank]));
       }
@@ -267,8 +267,8 @@ class Exchange {
       moves_.result()->status = status;
       return false;
     }
-    for (const int place : news_) {
-      const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
+    for (const int index : news_) {
+      const size_t i = (index - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
       if (!moves_.TakeWakes(peers_[i])) return false;
       peers_[i].is_drained = peers_[i].is_full = false;
       WakeUp(i);

@@ -36,9 +36,9 @@ enum class ExchangeSteps {
 };
 
 struct ExchangeOptions {
-  int rank = 0;                                    // the place among those below
-  const std::vector<Connection>* peers = nullptr;  // [place], own entry invalid
-  // The ranks at these places; nullptr: as their places are.
+  int rank = 0;                                    // the index among those below
+  const std::vector<Connection>* peers = nullptr;  // [index], own entry invalid
+  // The ranks at these indices; nullptr: as their indices are.
   const std::vector<int>* names = nullptr;
   const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
   EpollSet* watch = nullptr;                   // of peers and links, from one exchange to the next
@@ -46,7 +46,7 @@ struct ExchangeOptions {
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;
-  // Chunks of the slice, by place; nullptr: even parts.
+  // Chunks of the slice, by index; nullptr: even parts.
   const std::vector<ByteRange>* chunks = nullptr;
   // For sums of float16 and bfloat16 in two levels (grid.h). The first level writes its sums, in
   // float32 and not divided, from here on, and nothing to the output. The second level sums buffers

@@ -147,7 +147,7 @@ Status RunAgainst(Scripted* script, const std::function<void()>& attack) {
 
 // A position that goes back and forth moves nothing: the exchange ends long before its deadline.
 TEST_CASE("PositionsThatGoBack") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   RingEnd* (*const ends[])(SharedMemory*) = {
       [](SharedMemory* memory) { return memory->outgoing_parts(); },
       [](SharedMemory* memory) { return memory->outgoing_sums(); },
@@ -172,7 +172,7 @@ TEST_CASE("PositionsThatGoBack") {
 // Bytes that wake this rank move nothing: as many as there is room for end the exchange, and a few
 // at a time keep neither its warning nor its deadline from coming.
 TEST_CASE("PeerThatWakesWithoutEnd") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   const std::vector<char> bytes(1 << 16);
   for (const bool is_flood : {true, false}) {
     Scripted script(2, 1000, is_flood ? kGenerousSeconds : kShortSeconds);

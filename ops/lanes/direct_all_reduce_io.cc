@@ -182,29 +182,30 @@ Step ExchangeIo::Receive(ExchangePeer* peer) {
 
 // The header, too.
 Step ExchangeIo::ReceivePart(ExchangePeer* peer) {
-  const auto place = [this, peer](size_t begin, size_t end, auto visit) {
+  const auto find_memory = [this, peer](size_t begin, size_t end, auto visit) {
     visit(peer->block + (begin - summed_), end - begin);
   };
   return ReceiveRange(peer, &peer->part_in, own_chunk_.size(), BlockEnd(), &peer->part_received,
-                      place);
+                      find_memory);
 }
 
 Step ExchangeIo::ReceiveSum(ExchangePeer* peer) {
   // A peer has no sum of a part that was not sent to it.
   const size_t most = options_.steps == ExchangeSteps::kAll ? peer->part_sent : peer->chunk.size();
-  const auto place = [this, peer](size_t begin, size_t end, auto visit) {
+  const auto find_memory = [this, peer](size_t begin, size_t end, auto visit) {
     const ByteRange bytes = {peer->chunk.begin + begin, peer->chunk.begin + end};
     options_.buffers->ForEachRun(
         bytes, [&visit](const char*, char* output, size_t size) { return visit(output, size); });
   };
-  return ReceiveRange(peer, &peer->sum_in, peer->chunk.size(), most, &peer->sum_received, place);
+  return ReceiveRange(peer, &peer->sum_in, peer->chunk.size(), most, &peer->sum_received,
+                      find_memory);
 }
 
-template <typename Place>
+template <typename FindMemory>
 Step ExchangeIo::ReceiveRange(ExchangePeer* peer, IncomingSegments* segments, size_t num_bytes,
-                              size_t limit, size_t* at, Place place) {
-  const auto fill = [&place](size_t begin, size_t end) {
-    place(begin, end, [](char* data, size_t size) {
+                              size_t limit, size_t* at, FindMemory find_memory) {
+  const auto fill = [&find_memory](size_t begin, size_t end) {
+    find_memory(begin, end, [](char* data, size_t size) {
       std::memset(data, 0, size);
       return true;
     });
@@ -229,7 +230,7 @@ Step ExchangeIo::ReceiveRange(ExchangePeer* peer, IncomingSegments* segments, si
       end = next;
       continue;
     }
-    place(end, next, [&runs, &end](char* data, size_t size) {
+    find_memory(end, next, [&runs, &end](char* data, size_t size) {
       if (runs.count == kMaxRuns) return false;
       runs.Add(data, size);
       end += size;
@@ -288,16 +289,16 @@ bool ExchangeIo::TakeWakes(const ExchangePeer& peer) {
 }
 
 Step ExchangeIo::SendHeaderInMemory(ExchangePeer* peer) {
-  const auto copy = [this](char* place) {
-    std::memcpy(place, &options_.header, sizeof(ExchangeHeader));
+  const auto copy = [this](char* memory) {
+    std::memcpy(memory, &options_.header, sizeof(ExchangeHeader));
   };
   return InMemory(*peer,
                   MoveHeaderThroughRing(peer->memory->outgoing_parts(), &peer->header_sent, copy));
 }
 
 Step ExchangeIo::ReceiveHeaderInMemory(ExchangePeer* peer) {
-  const auto copy = [peer](char* place) {
-    std::memcpy(&peer->header, place, sizeof(ExchangeHeader));
+  const auto copy = [peer](char* memory) {
+    std::memcpy(&peer->header, memory, sizeof(ExchangeHeader));
   };
   const Step step =
       MoveHeaderThroughRing(peer->memory->incoming_parts(), &peer->header_received, copy);
@@ -323,9 +324,10 @@ Step ExchangeIo::SendInMemory(ExchangePeer* peer) {
     header = SendHeaderInMemory(peer);
     if (header != Step::kProgress) return header;
   }
-  Step part = CopyRange(
-      peer, peer->memory->outgoing_parts(), peer->chunk, peer->chunk.size(), &peer->part_sent,
-      [](const char* input, char*, char* place, size_t size) { std::memcpy(place, input, size); });
+  Step part = CopyRange(peer, peer->memory->outgoing_parts(), peer->chunk, peer->chunk.size(),
+                        &peer->part_sent, [](const char* input, char*, char* memory, size_t size) {
+                          std::memcpy(memory, input, size);
+                        });
   if (part == Step::kFailed) return part;
   // One wake-up for the header and the part behind it.
   if (header == Step::kProgress && part != header) {
@@ -334,19 +336,19 @@ Step ExchangeIo::SendInMemory(ExchangePeer* peer) {
   }
   return Both(part,
               CopyRange(peer, peer->memory->outgoing_sums(), own_chunk_, summed_, &peer->sum_sent,
-                        [](const char*, char* output, char* place, size_t size) {
-                          std::memcpy(place, output, size);
+                        [](const char*, char* output, char* memory, size_t size) {
+                          std::memcpy(memory, output, size);
                         }));
 }
 
 Step ExchangeIo::ReceiveInMemory(ExchangePeer* peer) {
   const Step part = ReceivePartInMemory(peer);
   if (part == Step::kFailed) return part;
-  return Both(
-      part, CopyRange(peer, peer->memory->incoming_sums(), peer->chunk, peer->chunk.size(),
-                      &peer->sum_received, [](const char*, char* output, char* place, size_t size) {
-                        std::memcpy(output, place, size);
-                      }));
+  return Both(part, CopyRange(peer, peer->memory->incoming_sums(), peer->chunk, peer->chunk.size(),
+                              &peer->sum_received,
+                              [](const char*, char* output, char* memory, size_t size) {
+                                std::memcpy(output, memory, size);
+                              }));
 }
 
 bool ExchangeIo::Await(const ExchangePeer& peer, RingEnd* end, size_t left) {

@@ -26,7 +26,7 @@ namespace tf_libra {
 // receiver's chunk, then the sender's own chunk, summed. Over a socket both are without their
 // blocks of zeros (zero_blocks.h).
 struct ExchangePeer {
-  int place = 0;
+  int index = 0;
   int rank = 0;  // for messages
   int fd = -1;
   SharedMemory* memory = nullptr;
@@ -116,10 +116,11 @@ class ExchangeIo {
   Step ReceivePart(ExchangePeer* peer);
   Step ReceiveSum(ExchangePeer* peer);
   // Receives what comes next of a range of `num_bytes`, up to `limit`, after what of the header is
-  // missing. `place(begin, end, visit)` calls `visit(data, size)` for the memory of these bytes.
-  template <typename Place>
+  // missing. `find_memory(begin, end, visit)` calls `visit(data, size)` for the memory of these
+  // bytes.
+  template <typename FindMemory>
   Step ReceiveRange(ExchangePeer* peer, IncomingSegments* segments, size_t num_bytes, size_t limit,
-                    size_t* at, Place place);
+                    size_t* at, FindMemory find_memory);
   Step CheckHeader(ExchangePeer* peer);
 
   // A step in shared memory, whose failure has one cause.

@@ -27,8 +27,8 @@ struct Side {
         options(Options(mesh, sequence)),
         moves(options, Chunk(mesh.rank), kBlock) {
     ExchangePeer peer;
-    peer.place = peer.rank = 1 - mesh.rank;
-    const Connection& connection = mesh.lanes[0].column[peer.place];
+    peer.index = peer.rank = 1 - mesh.rank;
+    const Connection& connection = mesh.lanes[0].column[peer.index];
     peer.fd = connection.socket.fd();
     peer.memory = connection.memory.get();
     peer.chunk = Chunk(peer.rank);

@@ -15,18 +15,18 @@ Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
   engine->Flush();
   // A `done` may lead to any code, the user's included. Held here if no thread can start: then this
   // thread must not wait for the lanes.
-  auto* const held = new std::shared_ptr<Engine>(std::move(engine));
+  auto* const owner = new std::shared_ptr<Engine>(std::move(engine));
   std::future<void> end;
   try {
     std::promise<void> ended;
     end = ended.get_future();
-    std::thread([held, reason, ended = std::move(ended)]() mutable {
-      (*held)->Abort(reason);
-      delete held;
+    std::thread([owner, reason, ended = std::move(ended)]() mutable {
+      (*owner)->Abort(reason);
+      delete owner;
       ended.set_value();
     }).detach();
   } catch (...) {  // threads or memory
-    (*held)->Abort(reason);
+    (*owner)->Abort(reason);
     return Status(StatusCode::kResourceExhausted,
                   "no thread can start that would end the engine's; they are left behind");
   }

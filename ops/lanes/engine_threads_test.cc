@@ -167,7 +167,7 @@ TEST_CASE("WhatFollowsAnAllReduceThrows") {
 // Its collective has ended all the same, and does not end again: also where a rank is alone, for
 // which all is over before the call returns.
 TEST_CASE("WhatFollowsACollectiveThrows") {
-  testing::MeetAt("127.0.0.1", false);  // the same over whatever lanes there are
+  testing::SetRendezvousHost("127.0.0.1", false);  // the same over whatever lanes there are
   for (const int world_size : {1, 2}) {
     std::atomic<int> ends{0};
     {

@@ -14,28 +14,28 @@ namespace {
 
 using testing::kGenerousSeconds;
 
-// Connections, and the test's own ends of them, by place.
+// Connections, and the test's own ends of them, by index.
 struct Watched {
   std::vector<Connection> peers;
   std::vector<Socket> ends;
   std::unique_ptr<EpollSet> watch;
 
   explicit Watched(int count) : peers(count), ends(count) {
-    for (int place = 0; place < count; ++place) {
+    for (int index = 0; index < count; ++index) {
       int fds[2];
       CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-      peers[place].socket = Socket(fds[0]);
-      ends[place] = Socket(fds[1]);
+      peers[index].socket = Socket(fds[0]);
+      ends[index] = Socket(fds[1]);
     }
     CHECK_EQ(EpollSet::Make(peers, nullptr, nullptr, &watch), testing::IsOk());
     All();  // that there is room
   }
 
-  void Say(int place) {
-    CHECK_EQ(SendAll(ends[place], "x", 1, After(kGenerousSeconds)), testing::IsOk());
+  void Say(int index) {
+    CHECK_EQ(SendAll(ends[index], "x", 1, After(kGenerousSeconds)), testing::IsOk());
   }
 
-  // What there is now, in the order of places.
+  // What there is now, in the order of indices.
   std::vector<int> All() {
     std::vector<int> all, some;
     do {
@@ -51,9 +51,9 @@ TEST_CASE("NewsIsToldOnce") {
   Watched watched(5);
   CHECK(watched.All().empty());
   watched.Say(3);
-  std::vector<int> places;
-  watched.watch->Wait(After(kGenerousSeconds), &places);
-  CHECK((places == std::vector<int>{3}));
+  std::vector<int> indices;
+  watched.watch->Wait(After(kGenerousSeconds), &indices);
+  CHECK((indices == std::vector<int>{3}));
   CHECK(watched.All().empty());  // though no thread has read it
   watched.Say(3);
   watched.Say(1);
@@ -65,7 +65,7 @@ TEST_CASE("NewsIsToldOnce") {
 TEST_CASE("ManyHaveNews") {
   constexpr int kCount = 300;
   Watched watched(kCount);
-  for (int place = 0; place < kCount; ++place) watched.Say(place);
+  for (int index = 0; index < kCount; ++index) watched.Say(index);
   std::vector<int> expected(kCount);
   std::iota(expected.begin(), expected.end(), 0);
   CHECK(watched.All() == expected);
@@ -90,9 +90,9 @@ TEST_CASE("EndsAreRemembered") {
   CHECK((watched.All() == std::vector<int>{2}));
   CHECK(watched.All().empty());
   CHECK(watched.watch->has_trouble());
-  for (int place = 0; place < 3; ++place) {
-    CHECK_EQ(watched.watch->has_ended(place), place == 2);
-    CHECK(!watched.watch->is_link_broken(place));
+  for (int index = 0; index < 3; ++index) {
+    CHECK_EQ(watched.watch->has_ended(index), index == 2);
+    CHECK(!watched.watch->is_link_broken(index));
   }
 }
 
@@ -112,9 +112,9 @@ TEST_CASE("BrokenLinksAreRemembered") {
   const linger at_once{1, 0};
   CHECK_EQ(setsockopt(other.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
   other = Socket();
-  std::vector<int> places;
-  watched.watch->Wait(After(kGenerousSeconds), &places);
-  CHECK((places == std::vector<int>{1}));
+  std::vector<int> indices;
+  watched.watch->Wait(After(kGenerousSeconds), &indices);
+  CHECK((indices == std::vector<int>{1}));
   CHECK(watched.watch->has_trouble());
   CHECK((watched.watch->is_link_broken(1) && !watched.watch->is_link_broken(0)));
   CHECK(!watched.watch->has_ended(1));

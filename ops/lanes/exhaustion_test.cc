@@ -300,13 +300,13 @@ TEST_CASE("EveryAllocationOfAllReducesFails") {
 
 TEST_CASE("EveryAllocationOfMessagesFails") {
   const InTheTest here;
-  testing::MeetAt("127.0.0.1", false);  // the same over whatever lanes there are
+  testing::SetRendezvousHost("127.0.0.1", false);  // the same over whatever lanes there are
   EveryAllocationFails(ExchangeAndEnd, 2);
 }
 
 TEST_CASE("EveryAllocationOfGrowthFails") {
   const InTheTest here;
-  testing::MeetAt("127.0.0.1", false);  // the same over whatever lanes there are
+  testing::SetRendezvousHost("127.0.0.1", false);  // the same over whatever lanes there are
   EveryAllocationFails(GrowAndEnd, 2);
 }
 

@@ -169,7 +169,7 @@ bool Has(const std::vector<int>& ranks, int rank) {
   return std::count(ranks.begin(), ranks.end(), rank) > 0;
 }
 
-Mesh Meet(int rank, Shared* shared) {
+Mesh ConnectedMesh(int rank, Shared* shared) {
   Socket listener, local_listener;
   Address address, local_address;
   CHECK_EQ(Listen("127.0.0.1", 0, &listener, &address), testing::IsOk());
@@ -211,7 +211,7 @@ std::vector<Socket> Copies(const Mesh& mesh) {
 }
 
 void LiveUntilItEnds(int rank, const Operation& operation, Injury injury, Shared* shared) {
-  Mesh mesh = Meet(rank, shared);
+  Mesh mesh = ConnectedMesh(rank, shared);
   std::vector<Socket> copies;
   if (rank == kLost) copies = Copies(mesh);
   LaneEngineOptions options;

@@ -34,8 +34,8 @@ namespace {
 constexpr char kCorpus[] = "ops/lanes/corpus";
 
 int Iterations() {
-  const char* const given = std::getenv("TF_LIBRA_FUZZ_ITERATIONS");
-  return given == nullptr ? 200 : std::atoi(given);
+  const char* const iterations = std::getenv("TF_LIBRA_FUZZ_ITERATIONS");
+  return iterations == nullptr ? 200 : std::atoi(iterations);
 }
 
 // The files whose name begins so, in the order of their names.

@@ -51,7 +51,7 @@ class Grid {
 
 // Connections of a lane on a grid.
 struct GridPeers {
-  std::vector<Connection> row, column;  // by place, own entries invalid
+  std::vector<Connection> row, column;  // by index, own entries invalid
   std::unique_ptr<EpollSet> row_watch, column_watch;
 };
 

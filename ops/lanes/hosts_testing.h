@@ -35,7 +35,8 @@ struct HostsMeeting : Meeting {
 };
 
 inline std::vector<Mesh> ConnectHosts(const std::vector<int>& hosts, int num_lanes) {
-  MeetAt("127.0.0.1", false);  // else hosts would share memory after a test that has ranks do so
+  SetRendezvousHost("127.0.0.1",
+                    false);  // else hosts would share memory after a test that has ranks do so
   HostsMeeting meeting(hosts, num_lanes);
   std::vector<Mesh> meshes(hosts.size());
   OnEveryRank(static_cast<int>(hosts.size()),

@@ -135,7 +135,7 @@ void GrowOn(const std::vector<int>& first, const std::vector<int>& now,
 // Lanes run on the grid of the first meeting. Also if the grids of some ranks are alike, all ranks
 // end, with the same reason.
 TEST_CASE("AddedLanesOnOtherHostsAreRejected") {
-  testing::MeetAt("127.0.0.1", false);
+  testing::SetRendezvousHost("127.0.0.1", false);
   const struct {
     std::vector<int> first, now;
     std::string reason;
@@ -158,7 +158,7 @@ TEST_CASE("AddedLanesOnOtherHostsAreRejected") {
 
 // Numbers of hosts mean nothing but which ranks share one.
 TEST_CASE("AddedLanesOnTheSameHostsAreUsed") {
-  testing::MeetAt("127.0.0.1", false);
+  testing::SetRendezvousHost("127.0.0.1", false);
   const std::vector<std::vector<int>> cases[] = {
       {{0, 0, 1, 1}, {7, 7, 3, 3}},
       {{0, kUnknownHost, 1, 1}, {}},

@@ -308,14 +308,15 @@ std::string DifferenceOfHosts(const std::vector<int>& first, const std::vector<i
          "'s host is another than when the ranks first met";
 }
 
-Status ConnectMesh(const MeshOptions& given, Socket listener, Mesh* mesh, Socket local_listener) {
-  const MeshOptions options = WithKnownHosts(given);
+Status ConnectMesh(const MeshOptions& requested, Socket listener, Mesh* mesh,
+                   Socket local_listener) {
+  const MeshOptions options = WithKnownHosts(requested);
   const TimePoint deadline = After(options.timeout_seconds);
   const int world_size = static_cast<int>(options.addresses.size());
   Mesh result;
   result.rank = options.rank;
   result.world_size = world_size;
-  result.hosts = given.hosts;
+  result.hosts = requested.hosts;
   result.control.resize(world_size);
   result.messages.resize(world_size);
   result.links.resize(world_size);

@@ -155,7 +155,7 @@ TEST_CASE("ProofsHoldForOneConnection") {
 // A process of another user on the host, which knows the secret, is rejected.
 TEST_CASE("AnotherUserIsAStranger") {
   testing::OverAll();
-  if (!IsUnix(testing::MeetingPlace()) || geteuid() != 0) return;
+  if (!IsUnix(testing::RendezvousHost()) || geteuid() != 0) return;
   Meeting meeting(2, 1);
   const int before = testing::Failures();
   const pid_t child = fork();
@@ -215,7 +215,7 @@ TEST_CASE("PortHeldByAnotherProgram") {
 // Descriptors that come with a hello are not accepted, whatever it contains: strangers that stay
 // connected add no descriptors to this process.
 TEST_CASE("DescriptorsOfStrangersAreNotAccepted") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   Meeting meeting(2, 1);
   Mesh meshes[2];
   const int before = testing::NumOpen();

@@ -168,7 +168,7 @@ TEST_CASE("FullListenerIsNotTakenForADeadOne") {
   std::vector<Socket> strangers(3);
   Status last;
   for (Socket& socket : strangers) last = BeginConnect(meeting.options.addresses[1], &socket);
-  if (IsUnix(testing::MeetingPlace()))
+  if (IsUnix(testing::RendezvousHost()))
     CHECK_EQ(last, testing::StatusIs(StatusCode::kUnavailable, "unix:"));
   Mesh mesh;
   CHECK_EQ(meeting.Connect(0, &mesh),
@@ -182,12 +182,12 @@ TEST_CASE("AllMeetOverIPv6") {
   Socket listener;
   Address bound;
   if (!Listen("::1", 0, &listener, &bound).ok()) return;  // a machine without it
-  const std::string place = std::exchange(testing::MeetingPlace(), "::1");
+  const std::string host = std::exchange(testing::RendezvousHost(), "::1");
   MeetInManyNumbers();
   CHECK_EQ(Listen(bound.host, bound.port, &listener, &bound),
            testing::StatusIs(StatusCode::kFailedPrecondition,
                              "cannot bind to [::1]:" + std::to_string(bound.port)));
-  testing::MeetingPlace() = place;
+  testing::RendezvousHost() = host;
 }
 
 TEST_CASE("InvalidAddressIsRejected") {
@@ -236,7 +236,7 @@ std::vector<Socket*> AllTo(Mesh* mesh, int peer) {
 // Both ends probe, also on lanes that are added later. A connection whose packets are dropped
 // breaks; a connection whose peer does not read stays.
 TEST_CASE("EveryConnectionIsProbedWhileIdle") {
-  testing::MeetAt("127.0.0.1", false);
+  testing::SetRendezvousHost("127.0.0.1", false);
   std::vector<Mesh> meshes(2), added(2);
   for (const int first_lane : {0, 2}) {
     Meeting meeting(2, 2 + first_lane);

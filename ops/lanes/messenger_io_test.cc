@@ -185,7 +185,7 @@ TEST_CASE("EagerBytesMakeRoomForOthers") {
 
 // The sender has left: what it wrote before is still used.
 TEST_CASE("BytesOutliveTheirSender") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   std::vector<Mesh> meshes = ConnectAll(2, 1);
   auto first = std::make_unique<Node>(std::move(meshes[0]));
   Node second(std::move(meshes[1]));
@@ -258,7 +258,7 @@ Frame DataFrame(uint64_t id, uint64_t num_bytes) {
 
 // The two rings have no common order.
 TEST_CASE("BytesMayComeBeforeTheirOffer") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   Hostile peer;
   peer.Write(DataFrame(0, 16), 16);
   peer.Offer();
@@ -269,7 +269,7 @@ TEST_CASE("BytesMayComeBeforeTheirOffer") {
 // They come after the receiver has looked for them, and before it requests to be woken: the warning
 // is in between. They are too many for another look.
 TEST_CASE("BytesThatComeBeforeSleepAreSeen") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   constexpr size_t kBytes = 2 * AdaptiveLook::kMostBytes;
   std::promise<Hostile*> made;
   const auto write = [&] { made.get_future().get()->Write(DataFrame(0, kBytes), kBytes, false); };
@@ -280,7 +280,7 @@ TEST_CASE("BytesThatComeBeforeSleepAreSeen") {
 }
 
 TEST_CASE("InvalidBytesAreAnError") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   Frame garbage = DataFrame(0, 16), ask = garbage;
   garbage.magic = 1;
   ask.kind = Frame::kConfirm;
@@ -298,7 +298,7 @@ TEST_CASE("InvalidBytesAreAnError") {
 
 // Bytes of a message that has no receive are dropped once, and one fragment at most.
 TEST_CASE("EndlessEagerBytesAreAnError") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   for (const bool is_long : {false, true}) {
     Hostile peer;
     peer.Offer(0, "cother");
@@ -310,7 +310,7 @@ TEST_CASE("EndlessEagerBytesAreAnError") {
 }
 
 TEST_CASE("OffersWithoutRisingIdsAreAnError") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   for (const uint64_t second : {uint64_t{4}, uint64_t{3}, UINT64_MAX}) {
     Hostile peer;
     peer.Offer(4, "cother");
@@ -321,7 +321,7 @@ TEST_CASE("OffersWithoutRisingIdsAreAnError") {
 
 // Bytes whose offer never comes are awaited as if nothing had come.
 TEST_CASE("BytesWithoutOfferEndAfterTheTimeout") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   Hostile peer(testing::kShortSeconds);
   peer.Write(DataFrame(7, 16), 16);
   CHECK_EQ(peer.receive()->Wait(),
@@ -330,7 +330,7 @@ TEST_CASE("BytesWithoutOfferEndAfterTheTimeout") {
 
 // As the answer of a peer that drops eager bytes, without any.
 TEST_CASE("DropOfUnknownBytesIsAnError") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   Hostile peer;
   Frame dropped;
   dropped.kind = Frame::kDropped;

@@ -59,7 +59,7 @@ TEST_CASE("PeerThatMakesNoSense") {
 }
 
 TEST_CASE("PeerThatWritesWhatCannotBe") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   std::vector<Mesh> meshes = ConnectAll(2, 1);
   const Connection peer = std::move(meshes[0].messages[1]);
   REQUIRE(peer.memory != nullptr);

@@ -20,7 +20,7 @@ struct Node {
   MessengerOptions options;
   std::unique_ptr<Messenger> messenger;
 
-  Node(Mesh from, const MessengerOptions& given) : mesh(std::move(from)), options(given) {
+  Node(Mesh from, const MessengerOptions& requested) : mesh(std::move(from)), options(requested) {
     options.rank = mesh.rank;
     options.on_failure = [this](const Status& status) { messenger->End(status); };
     messenger = std::make_unique<Messenger>(options, std::move(mesh.messages), &mesh.links);

@@ -220,7 +220,7 @@ TEST_CASE("MemoryThatIsNotToBeHad") {
 
 // Ranks that are let, and one that is not: who may share memory does, and all of them reduce.
 TEST_CASE("RankThatMayNotShare") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   for (int without = 0; without < 3; ++without) {
     testing::Meeting meeting(3, 2);
     std::vector<Mesh> meshes(3);
@@ -262,7 +262,7 @@ TEST_CASE("RankThatMayNotShare") {
 // A system that has no more memory of this kind: sockets instead, and the mesh says why.
 TEST_CASE("SystemThatRefuses") {
   InAChild([] {
-    testing::MeetAt(kUnixHost, true);
+    testing::SetRendezvousHost(kUnixHost, true);
     signal(SIGXFSZ, SIG_IGN);
     LimitTo(RLIMIT_FSIZE, kCapacity);
     std::vector<Mesh> meshes = testing::ConnectAll(2, 3);
@@ -285,7 +285,7 @@ TEST_CASE("SystemThatRefuses") {
 
 // Nothing has a name, and no descriptor is kept.
 TEST_CASE("NothingIsLeftOpen") {
-  testing::MeetAt(kUnixHost, true);
+  testing::SetRendezvousHost(kUnixHost, true);
   const auto num_open = [] {
     int count = 0;
     for (int fd = 0; fd < 1000; ++fd) count += fcntl(fd, F_GETFD) >= 0;
@@ -297,7 +297,7 @@ TEST_CASE("NothingIsLeftOpen") {
     CHECK_EQ(num_open(), before);
   }
   testing::SharingMemory() = true;
-  testing::MeetingPlace() = kUnixHost;
+  testing::RendezvousHost() = kUnixHost;
   const std::vector<Mesh> meshes = testing::ConnectAll(2, 3);
   CHECK_EQ(num_open(), before + 2 * (2 + 3));
 }

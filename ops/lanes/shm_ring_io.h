@@ -29,7 +29,7 @@ inline Step LookIntoRing(RingEnd* end, size_t* num_bytes) {
 }
 
 // Copies as much of [*moved, limit) of `range` as there is room for, up to `most`: then the peer
-// may go on with it. `copy` has a run's input, output, place in the ring and size.
+// may go on with it. `copy` has a run's input, output, position in the ring and size.
 template <typename Copy>
 Step CopyThroughRing(const Buffers& buffers, ByteRange range, size_t limit, size_t most, int fd,
                      RingEnd* end, size_t* moved, Copy copy) {
@@ -37,11 +37,11 @@ Step CopyThroughRing(const Buffers& buffers, ByteRange range, size_t limit, size
   size_t room = 0;
   if (const Step step = LookIntoRing(end, &room); step != Step::kProgress) return step;
   const size_t bytes = std::min({room, limit - *moved, most, end->capacity() / 4});
-  char* place = end->here();
+  char* position = end->here();
   const size_t begin = range.begin + *moved;
   buffers.ForEachRun({begin, begin + bytes}, [&](const char* input, char* output, size_t size) {
-    copy(input, output, place, size);
-    place += size;
+    copy(input, output, position, size);
+    position += size;
     return true;
   });
   *moved += bytes;
@@ -58,9 +58,9 @@ inline Step StreamThroughRing(const iovec* runs, size_t num_runs, bool sends, si
   there = std::min({there, most, end->capacity() / 4});
   for (size_t i = 0; i < num_runs && *moved < there; ++i) {
     const size_t size = std::min(runs[i].iov_len, there - *moved);
-    if (size == 0) continue;  // its place may be none
-    char* const place = end->here() + *moved;
-    std::memcpy(sends ? place : runs[i].iov_base, sends ? runs[i].iov_base : place, size);
+    if (size == 0) continue;  // its memory may be none
+    char* const position = end->here() + *moved;
+    std::memcpy(sends ? position : runs[i].iov_base, sends ? runs[i].iov_base : position, size);
     *moved += size;
   }
   AdvanceRing(fd, end, *moved);
@@ -68,7 +68,7 @@ inline Step StreamThroughRing(const iovec* runs, size_t num_runs, bool sends, si
 }
 
 // Moves all of a header in one step, if there is room for it, or all of it is there. `copy` has its
-// place. The caller wakes the peer, together with what follows the header: see AdvanceRing.
+// position. The caller wakes the peer, together with what follows the header: see AdvanceRing.
 template <typename Copy>
 Step MoveHeaderThroughRing(RingEnd* end, size_t* moved, Copy copy) {
   const size_t size = BytesToHeaderEnd(end->position());

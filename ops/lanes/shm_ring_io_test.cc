@@ -48,11 +48,11 @@ TEST_CASE("TensorsGoThroughInParts") {
     const Step out = CopyThroughRing(
         sent, {0, input.size()}, input.size(), 9999, sides.ours.fd(), sides.one->outgoing_parts(),
         &num_sent,
-        [](const char* from, char*, char* place, size_t size) { std::memcpy(place, from, size); });
+        [](const char* from, char*, char* ring, size_t size) { std::memcpy(ring, from, size); });
     const Step in = CopyThroughRing(
         received, {0, output.size()}, output.size(), 7777, sides.theirs.fd(),
         sides.other->incoming_parts(), &num_received,
-        [](const char*, char* to, char* place, size_t size) { std::memcpy(to, place, size); });
+        [](const char*, char* to, char* ring, size_t size) { std::memcpy(to, ring, size); });
     CHECK(out == (num_sent < input.size() ? Step::kProgress : out));
     CHECK(in == Step::kProgress);
   }
@@ -81,12 +81,12 @@ TEST_CASE("HeadersComeWhole") {
   ExchangeHeader header, received;
   header.sequence = 11;
   size_t num_sent = 0, num_received = 0;
-  const auto take = [&](char* place) { std::memcpy(&received, place, sizeof(received)); };
+  const auto take = [&](char* ring) { std::memcpy(&received, ring, sizeof(received)); };
   RingEnd* const in = sides.other->incoming_parts();
   CHECK(MoveHeaderThroughRing(in, &num_received, take) == Step::kBlocked);
   CHECK_EQ(num_received, 0u);
-  CHECK(MoveHeaderThroughRing(sides.one->outgoing_parts(), &num_sent, [&](char* place) {
-          std::memcpy(place, &header, sizeof(header));
+  CHECK(MoveHeaderThroughRing(sides.one->outgoing_parts(), &num_sent, [&](char* ring) {
+          std::memcpy(ring, &header, sizeof(header));
         }) == Step::kProgress);
   CHECK(MoveHeaderThroughRing(in, &num_received, take) == Step::kProgress);
   CHECK_EQ(num_received, sizeof(ExchangeHeader));

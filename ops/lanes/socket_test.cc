@@ -64,7 +64,7 @@ TEST_CASE("AddressInUse") {
   testing::OverAll();
   Socket first, second;
   Address bound;
-  CHECK_EQ(Listen(testing::MeetingPlace(), 0, &first, &bound), testing::IsOk());
+  CHECK_EQ(Listen(testing::RendezvousHost(), 0, &first, &bound), testing::IsOk());
   CHECK_EQ(Listen(bound.host, bound.port, &second, &bound),
            testing::StatusIs(StatusCode::kFailedPrecondition, "cannot bind to " + bound.host));
   CHECK_EQ(Listen("localhost", 0, &second, &bound),

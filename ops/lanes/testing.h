@@ -57,9 +57,9 @@ inline doctest::String toString(const StatusIs& is) {
 }
 
 // Address at which the ranks of the running test listen: loopback, or a Unix socket.
-inline std::string& MeetingPlace() {
-  static std::string place = "127.0.0.1";
-  return place;
+inline std::string& RendezvousHost() {
+  static std::string host = "127.0.0.1";
+  return host;
 }
 
 // Returns whether they then share memory, if they can.
@@ -75,24 +75,24 @@ inline void OnEveryRank(int world_size, const std::function<void(int rank)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-inline void MeetAt(const char* place, bool sharing_memory) {
-  MeetingPlace() = place;
+inline void SetRendezvousHost(const char* host, bool sharing_memory) {
+  RendezvousHost() = host;
   SharingMemory() = sharing_memory;
 }
 
 // The first thing that a test does which is to run over TCP, and again over Unix sockets.
 inline void OverBoth() {
-  SUBCASE("over TCP") { MeetAt("127.0.0.1", false); }
-  SUBCASE("over Unix sockets") { MeetAt(kUnixHost, false); }
+  SUBCASE("over TCP") { SetRendezvousHost("127.0.0.1", false); }
+  SUBCASE("over Unix sockets") { SetRendezvousHost(kUnixHost, false); }
 }
 
 // And then through shared memory: what lanes carry.
 inline void OverAll() {
   OverBoth();
-  SUBCASE("in memory") { MeetAt(kUnixHost, true); }
+  SUBCASE("in memory") { SetRendezvousHost(kUnixHost, true); }
 }
 
-// Listeners and options of `world_size` ranks at the MeetingPlace.
+// Listeners and options of `world_size` ranks at the RendezvousHost.
 struct Meeting {
   std::vector<Socket> listeners;
   MeshOptions options;  // all but the rank
@@ -101,7 +101,7 @@ struct Meeting {
       : listeners(world_size) {
     options.addresses.resize(world_size);
     for (int rank = 0; rank < world_size; ++rank) {
-      CHECK_EQ(Listen(MeetingPlace(), 0, &listeners[rank], &options.addresses[rank]),
+      CHECK_EQ(Listen(RendezvousHost(), 0, &listeners[rank], &options.addresses[rank]),
                testing::IsOk());
     }
     options.secret.fill(0xce);

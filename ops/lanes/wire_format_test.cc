@@ -251,7 +251,7 @@ void CheckNothingIsLost(std::vector<Mesh> meshes, ElementType wire_type, Reducti
       left[rank].insert(left[rank].end(), errors.begin(), errors.end());
     }
   });
-  Floats total = received[0], given(kCount);
+  Floats total = received[0], delivered(kCount);
   size_t num_errors = 0;
   for (int rank = 0; rank < world_size; ++rank) {
     CHECK(received[rank] == received[0]);
@@ -264,12 +264,12 @@ void CheckNothingIsLost(std::vector<Mesh> meshes, ElementType wire_type, Reducti
       for (int step = 0; rank == 0 && step < kSteps; ++step) {
         for (int other = 0; other < world_size && i == 0; ++other) {
           const Floats values = ExactGradients(kCount, other, step);
-          for (size_t j = 0; j < kCount; ++j) given[j] += values[j];
+          for (size_t j = 0; j < kCount; ++j) delivered[j] += values[j];
         }
       }
     }
   }
-  CHECK(total == given);
+  CHECK(total == delivered);
   CHECK(num_errors > kCount);
 }
 

@@ -64,7 +64,7 @@ class Victim {
 
   // The peer sends the header and so much of `wire`. Then it leaves, or takes what comes and says
   // nothing any more.
-  Status Meet(const std::string& wire, size_t num_sent, bool leaves) {
+  Status RunAgainst(const std::string& wire, size_t num_sent, bool leaves) {
     const Connection& connection = meshes_[1].lanes[0].column[0];
     const std::string bytes =
         testing::HeaderBytes(connection, options_.header) + wire.substr(0, num_sent);
@@ -133,7 +133,7 @@ void CheckLosses(ExchangeSteps steps, const std::string& before) {
     if (!leaves) cuts = {cuts[3]};  // each takes its deadline
     for (const size_t cut : cuts) {
       Victim victim(steps, leaves ? testing::kGenerousSeconds : testing::kShortSeconds);
-      const Status status = victim.Meet(before + range, before.size() + cut, leaves);
+      const Status status = victim.RunAgainst(before + range, before.size() + cut, leaves);
       if (leaves) {
         CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
       } else {
@@ -165,10 +165,10 @@ TEST_CASE("WholeStreamsAreTaken") {
   testing::OverBoth();
   const std::string range = Wire(Sparse());
   Victim rows(ExchangeSteps::kAllGather, testing::kGenerousSeconds);
-  CHECK_EQ(rows.Meet(range, range.size(), /*leaves=*/false), testing::IsOk());
+  CHECK_EQ(rows.RunAgainst(range, range.size(), /*leaves=*/false), testing::IsOk());
   rows.CheckWritten(kChunkBytes);
   Victim sums(ExchangeSteps::kAll, testing::kGenerousSeconds);
-  CHECK_EQ(sums.Meet(range + range, 2 * range.size(), /*leaves=*/false), testing::IsOk());
+  CHECK_EQ(sums.RunAgainst(range + range, 2 * range.size(), /*leaves=*/false), testing::IsOk());
   sums.CheckWritten(kChunkBytes);
 }
 
