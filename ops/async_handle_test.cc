@@ -66,8 +66,8 @@ DOCTEST_TEST_CASE("EndAndThenAtOnce") {
 // Copies of the tensor that holds it stand for the same; out of the process it cannot come.
 DOCTEST_TEST_CASE("AHandleIsOfThisProcess") {
   const auto pending = std::make_shared<Pending>(std::vector<Tensor>());
-  const tensorflow::Variant held = PendingHandle{pending};
-  const tensorflow::Variant copy = held;
+  const tensorflow::Variant handle = PendingHandle{pending};
+  const tensorflow::Variant copy = handle;
   DOCTEST_CHECK(copy.get<PendingHandle>()->pending == pending);
   DOCTEST_CHECK(copy.get<int>() == nullptr);
   DOCTEST_CHECK(!PendingHandle().Decode(tensorflow::VariantTensorData()));

@@ -121,7 +121,7 @@ void ContextPaths::LowerFirst(int node, int first) {
 // The nodes at which branches and loops end into `context` and that wait for the all-reduce at
 // `earlier` if that runs, the nearest first. kNone behind the last.
 int ContextPaths::EndBehind(size_t earlier, int context, size_t index) {
-  const Conditions& given = graph_.conditions[ContextOf(earlier)];
+  const Conditions& known = graph_.conditions[ContextOf(earlier)];
   const auto [found, is_new] = ends_.try_emplace({earlier, context});
   EndSearch& search = found->second;
   if (is_new) {
@@ -139,13 +139,13 @@ int ContextPaths::EndBehind(size_t earlier, int context, size_t index) {
     ++num_visited_;
     const bool is_end = is_exit_[node] || tensorflow::grappler::IsMerge(graph_.def->node(node));
     if (is_end && graph_.contexts[node] == context) search.ends.push_back(node);
-    VisitFanouts(node, given, &search);
+    VisitFanouts(node, known, &search);
   }
   return index < search.ends.size() ? search.ends[index] : kNone;
 }
 
-// Adds what waits for `node` under the conditions `given`, in later iterations, too.
-void ContextPaths::VisitFanouts(int node, const Conditions& given, EndSearch* search) {
+// Adds what waits for `node` under the conditions `known`, in later iterations, too.
+void ContextPaths::VisitFanouts(int node, const Conditions& known, EndSearch* search) {
   if (fanouts_.empty()) {
     fanouts_.resize(graph_.fanins.size());
     for (int next = 0; next < graph_.def->node_size(); ++next) {
@@ -158,7 +158,7 @@ void ContextPaths::VisitFanouts(int node, const Conditions& given, EndSearch* se
   for (const auto& [next, port] : fanouts_[node]) {
     if (dropped_({node, port}, next)) continue;
     // A Merge waits for the branch that was taken.
-    if (is_choice_[next] && port >= 0 && !IsTaken(node, given)) continue;
+    if (is_choice_[next] && port >= 0 && !IsTaken(node, known)) continue;
     if (search->seen.insert(next).second) search->pending.push_back(next);
   }
 }
@@ -215,10 +215,10 @@ int ContextPaths::FirstThatCanWait(size_t earlier, size_t later, int end, int co
   return kNone;
 }
 
-// True if a data input of a Merge is there under the conditions `given`.
-bool ContextPaths::IsTaken(int fanin, const Conditions& given) const {
+// True if a data input of a Merge is there under the conditions `known`.
+bool ContextPaths::IsTaken(int fanin, const Conditions& known) const {
   if (is_switch_[fanin]) return false;  // one of its ports
-  return Includes(given, graph_.conditions[graph_.contexts[fanin]]);
+  return Includes(known, graph_.conditions[graph_.contexts[fanin]]);
 }
 
 template <typename Counts, typename Visit>

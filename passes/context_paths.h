@@ -64,11 +64,11 @@ class ContextPaths {
   int CommonContext(int a, int b);
   void LowerFirst(int node, int first);
   int EndBehind(size_t earlier, int context, size_t index);
-  void VisitFanouts(int node, const Conditions& given, EndSearch* search);
+  void VisitFanouts(int node, const Conditions& known, EndSearch* search);
   bool WaitsFor(size_t later, int node, int context);
   void Extend(int node, int context, std::vector<bool>* waited_for);
   int FirstThatCanWait(size_t earlier, size_t later, int end, int context);
-  bool IsTaken(int fanin, const Conditions& given) const;
+  bool IsTaken(int fanin, const Conditions& known) const;
 
   // Calls `visit` for each node for which `node` waits through an edge that `counts`.
   template <typename Counts, typename Visit>

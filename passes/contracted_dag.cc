@@ -17,23 +17,23 @@ constexpr int kNoNode = -1;
 ContractedDag::ContractedDag(const std::vector<int>& order)
     : successors_(order.size()),
       representative_(order.size()),
-      place_(order.size()),
+      position_(order.size()),
       node_at_(order) {
   std::iota(representative_.begin(), representative_.end(), 0);
-  for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = static_cast<int>(i);
+  for (size_t i = 0; i < order.size(); ++i) position_[order[i]] = static_cast<int>(i);
 }
 
 void ContractedDag::AddEdge(int from, int to) {
   from = representative_[from];
   to = representative_[to];
-  if (place_[from] > place_[to]) MoveBack({to}, place_[to], place_[from]);
+  if (position_[from] > position_[to]) MoveBack({to}, position_[to], position_[from]);
   successors_[from].push_back(to);
 }
 
 void ContractedDag::AddEdges(const std::vector<int>& from, int to) {
   // Behind the last of them, `to` is behind all.
   const auto last = std::max_element(from.begin(), from.end(), [this](int a, int b) {
-    return place_[representative_[a]] < place_[representative_[b]];
+    return position_[representative_[a]] < position_[representative_[b]];
   });
   if (last != from.end()) AddEdge(*last, to);
   for (auto node = from.begin(); node != from.end(); ++node) {
@@ -50,12 +50,12 @@ bool ContractedDag::Reaches(int from, int to) const {
 std::vector<bool> ContractedDag::ReachedFrom(const std::vector<int>& from,
                                              const std::vector<int>& targets) const {
   int last = 0;
-  for (const int target : targets) last = std::max(last, place_[representative_[target]]);
-  const std::vector<int> places = PlacesFrom(from, last);
+  for (const int target : targets) last = std::max(last, position_[representative_[target]]);
+  const std::vector<int> positions = PositionsFrom(from, last);
   std::vector<bool> reached;
   for (const int target : targets) {
     reached.push_back(
-        std::binary_search(places.begin(), places.end(), place_[representative_[target]]));
+        std::binary_search(positions.begin(), positions.end(), position_[representative_[target]]));
   }
   return reached;
 }
@@ -64,16 +64,16 @@ std::vector<int> ContractedDag::Levels(const std::vector<int>& members) const {
   int last = 0;
   std::unordered_set<int> is_member;
   for (const int member : members) {
-    last = std::max(last, place_[representative_[member]]);
+    last = std::max(last, position_[representative_[member]]);
     is_member.insert(representative_[member]);
   }
   std::unordered_map<int, int> depth;
-  for (const int place : PlacesFrom(members, last)) {
-    const int node = node_at_[place];
+  for (const int position : PositionsFrom(members, last)) {
+    const int node = node_at_[position];
     const int next_depth = depth[node] + static_cast<int>(is_member.count(node));
     for (const int successor : successors_[node]) {
       const int next = representative_[successor];
-      if (place_[next] > last) continue;
+      if (position_[next] > last) continue;
       int& successor_depth = depth[next];
       successor_depth = std::max(successor_depth, next_depth);
     }
@@ -85,17 +85,17 @@ std::vector<int> ContractedDag::Levels(const std::vector<int>& members) const {
 }
 
 void ContractedDag::Contract(const std::vector<int>& members) {
-  int first = place_[members.front()], last = first;
+  int first = position_[members.front()], last = first;
   for (const int member : members) {
-    first = std::min(first, place_[member]);
-    last = std::max(last, place_[member]);
+    first = std::min(first, position_[member]);
+    last = std::max(last, position_[member]);
   }
   MoveBack(members, first, last);
   const int whole = members.front();
   for (const int member : members) {
     if (member == whole) continue;
     representative_[member] = whole;
-    node_at_[place_[member]] = kNoNode;
+    node_at_[position_[member]] = kNoNode;
     std::vector<int>& moved = successors_[member];
     successors_[whole].insert(successors_[whole].end(), moved.begin(), moved.end());
     std::vector<int>().swap(moved);
@@ -105,10 +105,10 @@ void ContractedDag::Contract(const std::vector<int>& members) {
 std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
   std::vector<int> rank(representative_.size(), kNoNode);
   for (size_t i = 0; i < nodes.size(); ++i) rank[representative_[nodes[i]]] = static_cast<int>(i);
-  const std::vector<int> region = PlacesFrom(nodes, static_cast<int>(node_at_.size()) - 1);
+  const std::vector<int> region = PositionsFrom(nodes, static_cast<int>(node_at_.size()) - 1);
   std::vector<int> waits_for(representative_.size(), 0);
-  for (const int place : region) {
-    for (const int successor : successors_[node_at_[place]])
+  for (const int position : region) {
+    for (const int successor : successors_[node_at_[position]])
       ++waits_for[representative_[successor]];
   }
   std::priority_queue<int, std::vector<int>, std::greater<int>> ready;
@@ -120,8 +120,8 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
       others.push_back(node);
     }
   };
-  for (const int place : region) {
-    if (waits_for[node_at_[place]] == 0) add(node_at_[place]);
+  for (const int position : region) {
+    if (waits_for[node_at_[position]] == 0) add(node_at_[position]);
   }
   std::vector<int> order;
   while (!others.empty() || !ready.empty()) {
@@ -155,19 +155,19 @@ std::vector<int> ContractedDag::LastLeadingTo(const std::vector<int>& nodes) con
   return last;
 }
 
-std::vector<int> ContractedDag::PlacesFrom(const std::vector<int>& from, int last) const {
-  std::vector<int> places;
+std::vector<int> ContractedDag::PositionsFrom(const std::vector<int>& from, int last) const {
+  std::vector<int> positions;
   std::unordered_set<int> seen;
   const auto visit = [&](int node) {
-    const int place = place_[representative_[node]];
-    if (place <= last && seen.insert(place).second) places.push_back(place);
+    const int position = position_[representative_[node]];
+    if (position <= last && seen.insert(position).second) positions.push_back(position);
   };
   for (const int node : from) visit(node);
-  for (size_t i = 0; i < places.size(); ++i) {
-    for (const int successor : successors_[node_at_[places[i]]]) visit(successor);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    for (const int successor : successors_[node_at_[positions[i]]]) visit(successor);
   }
-  std::sort(places.begin(), places.end());
-  return places;
+  std::sort(positions.begin(), positions.end());
+  return positions;
 }
 
 void ContractedDag::MoveBack(const std::vector<int>& from, int first, int last) {
@@ -178,25 +178,25 @@ void ContractedDag::MoveBack(const std::vector<int>& from, int first, int last) 
     moved.push_back(representative_[node]);
     is_source.insert(representative_[node]);
   }
-  const std::vector<int> places = PlacesFrom(from, last);
-  for (const int place : places) {
-    if (is_source.count(node_at_[place]) == 0) moved.push_back(node_at_[place]);
+  const std::vector<int> positions = PositionsFrom(from, last);
+  for (const int position : positions) {
+    if (is_source.count(node_at_[position]) == 0) moved.push_back(node_at_[position]);
   }
   size_t next_moved = 0;
   int free = first;
-  for (int place = first; place <= last; ++place) {
-    if (next_moved < places.size() && places[next_moved] == place) {
+  for (int position = first; position <= last; ++position) {
+    if (next_moved < positions.size() && positions[next_moved] == position) {
       ++next_moved;
       continue;
     }
-    const int node = node_at_[place];
+    const int node = node_at_[position];
     node_at_[free] = node;
-    if (node != kNoNode) place_[node] = free;
+    if (node != kNoNode) position_[node] = free;
     ++free;
   }
   for (const int node : moved) {
     node_at_[free] = node;
-    place_[node] = free++;
+    position_[node] = free++;
   }
 }
 

@@ -45,17 +45,17 @@ class ContractedDag {
   std::vector<int> LastLeadingTo(const std::vector<int>& nodes) const;
 
  private:
-  // Returns the places, ascending, of the representatives of `from` and of nodes reachable from
+  // Returns the positions, ascending, of the representatives of `from` and of nodes reachable from
   // there, up to `last`.
-  std::vector<int> PlacesFrom(const std::vector<int>& from, int last) const;
-  // Among the nodes between places `first` and `last`, moves `from` and the nodes reachable from
+  std::vector<int> PositionsFrom(const std::vector<int>& from, int last) const;
+  // Among the nodes between positions `first` and `last`, moves `from` and the nodes reachable from
   // there behind the others.
   void MoveBack(const std::vector<int>& from, int first, int last);
 
   std::vector<std::vector<int>> successors_;
   std::vector<int> representative_;  // the node that each node was merged into
-  std::vector<int> place_;           // of a representative, in a topological order
-  std::vector<int> node_at_;         // by place; kNoNode if a merged node was there
+  std::vector<int> position_;        // of a representative, in a topological order
+  std::vector<int> node_at_;         // by position; kNoNode if a merged node was there
 };
 
 }  // namespace tf_libra

@@ -29,15 +29,15 @@ bool HasWritten(const GraphDef& graph) {
 }  // namespace
 
 bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const NodesToKeep& keep,
-                const GraphDef& given, GraphDef* rewritten, GraphReport* report) {
+                const GraphDef& traced, GraphDef* rewritten, GraphReport* report) {
   // All-reduces that an earlier run left alone stay: it decided with the whole step at hand.
-  if (!HasPendingAllReduce(given) || HasWritten(given)) return false;
+  if (!HasPendingAllReduce(traced) || HasWritten(traced)) return false;
   GraphDef of_parts;
   if (CutsTensors(plan, rewriter)) {
-    of_parts = given;
+    of_parts = traced;
     CutTensors(plan, keep.fed, &of_parts);
   }
-  const GraphDef& def = of_parts.node_size() > 0 ? of_parts : given;
+  const GraphDef& def = of_parts.node_size() > 0 ? of_parts : traced;
   std::vector<Skipped>* skipped = &report->skipped;
   const auto give_up = [&](std::string reason) {
     skipped->push_back({Skipped::Kind::kPlan, plan.id, std::move(reason)});

@@ -155,13 +155,13 @@ std::vector<PlannedAllReduce> FindPlannedAllReduces(const IndexedGraph& graph,
                                                     const std::unordered_set<std::string>& fed,
                                                     std::vector<Skipped>* skipped) {
   using Part = std::pair<std::string, int64_t>;  // tensor, where it begins
-  std::map<Part, std::pair<int, int>> place;     // -> group, slot
+  std::map<Part, std::pair<int, int>> slots;     // -> group, slot
   for (size_t k = 0; k < plan.groups.size(); ++k) {
     const PlanGroup& group = plan.groups[k];
     for (size_t i = 0; i < group.tensor_names.size(); ++i) {
       const int64_t start = group.part_starts.empty() ? kWholeTensor : group.part_starts[i];
-      place.emplace(Part(group.tensor_names[i], start),
-                    std::make_pair(static_cast<int>(k), static_cast<int>(place.size())));
+      slots.emplace(Part(group.tensor_names[i], start),
+                    std::make_pair(static_cast<int>(k), static_cast<int>(slots.size())));
     }
   }
   std::vector<PlannedAllReduce> marked;
@@ -180,8 +180,8 @@ std::vector<PlannedAllReduce> FindPlannedAllReduces(const IndexedGraph& graph,
       continue;
     }
     const std::string& tensor = node.attr().at("tensor_names").list().s(0);
-    const auto found = place.find({tensor, PartStart(node)});
-    if (found == place.end()) {
+    const auto found = slots.find({tensor, PartStart(node)});
+    if (found == slots.end()) {
       skip(absl::StrCat("tensor '", tensor, "' is not in the plan"));
       continue;
     }

@@ -31,10 +31,10 @@ DOCTEST_TEST_CASE("EachRegisterIsUndoneByOneUnregister") {
 DOCTEST_TEST_CASE("WhoHoldsAPlanGoesOnUsingIt") {
   PlanRegistry registry;
   DOCTEST_CHECK(registry.Register(PlanOf("plan")).ok());
-  const std::shared_ptr<const RegisteredPlan> held = registry.Find("plan");
+  const std::shared_ptr<const RegisteredPlan> plan = registry.Find("plan");
   bool last = false;
   DOCTEST_CHECK(registry.Unregister("plan", &last).ok());
-  DOCTEST_CHECK_EQ(held->groups[1].tensor_names[0], "c");
+  DOCTEST_CHECK_EQ(plan->groups[1].tensor_names[0], "c");
 }
 
 DOCTEST_TEST_CASE("AnotherDigestIsRefusedAndDoesNotCount") {

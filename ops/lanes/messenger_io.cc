@@ -238,10 +238,10 @@ Step Messenger::AwaitInPlace(Peer* peer) {
   }
   // Beyond that, the bytes in memory wait for other ranks.
   const Transfer& receive = *peer->receiving_in_place;
-  const size_t held = receive.num_moved - receive.num_taken;
+  const size_t unread = receive.num_moved - receive.num_taken;
   const size_t awaited =
-      std::min({peer->fragment_left, ring->capacity() / 2, held + kMemoryTurnBytes});
-  return held < awaited ? AwaitRing(ring, awaited) : Step::kBlocked;
+      std::min({peer->fragment_left, ring->capacity() / 2, unread + kMemoryTurnBytes});
+  return unread < awaited ? AwaitRing(ring, awaited) : Step::kBlocked;
 }
 
 Status Messenger::ReadInMemory(Peer* peer, bool* moved) {

@@ -230,7 +230,8 @@ Status Exchange(int rank, LaneEngine* engine, size_t count) {
   if (first.ok()) first = last;
   if (!first.ok()) return first;
   const auto is_all = [](const std::vector<float>& values, float value) {
-    return std::all_of(values.begin(), values.end(), [&](float given) { return given == value; });
+    return std::all_of(values.begin(), values.end(),
+                       [&](float element) { return element == value; });
   };
   CHECK_EQ(said[1 - rank].size(), static_cast<size_t>(1001 - rank));
   CHECK_EQ(text.size(), 1000u);
