@@ -215,6 +215,14 @@ def test_trials_decide_on_a_plan_with_gathers(sharded: Job) -> None:
         assert sum(value["forward"]) > 0  # from first uses of weights
 
 
+def test_one_rank_takes_turns_with_sharded_updates(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("families", rank)
+        assert max(value["in_parts"]) == NUM_WEIGHTS * SLOTS["adam"]
+        assert value["plans"][-1] == "OneRankPlan", value["explained"]
+        assert value["error"] < 1e-4
+
+
 @pytest.mark.parametrize("shard", [True, "overlap", "auto"])
 def test_trials_shard_updates_as_steps_under_the_plan_do(sharded: Job, shard: bool | str) -> None:
     parts = NUM_WEIGHTS * SLOTS["written"]

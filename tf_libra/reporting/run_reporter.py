@@ -165,9 +165,9 @@ class RunReporter:
             text += f", and all of {len(whole)} others, such as {name!r}: {reason}"
         self._remark(text, logging.INFO)
 
-    def on_updates_whole(self, reason: str) -> None:
-        """Logs why every rank updates all weights although sharding was requested."""
-        self._remark(f"updates: every rank updates all weights: {reason}")
+    def on_updates_whole(self, reason: str, level: int = logging.WARNING) -> None:
+        """Logs why every rank updates all weights although sharding was allowed or requested."""
+        self._remark(f"updates: every rank updates all weights: {reason}", level)
 
     def _remark(self, text: str, level: int = logging.WARNING) -> None:
         """Logs a remark once, and adds it to `explain`."""

@@ -48,7 +48,7 @@ def option_against(options: config.DataParallelOptions) -> str:
     """Returns why no strategy of another kind can take part; empty if it can."""
     if options.local_variables:
         return "local_variables has variables that ranks do not share"
-    if options.shard_updates:
+    if options.shard_updates not in (False, "auto"):
         return "shard_updates leaves slots of which ranks hold parts"
     if options.error_feedback:
         return "error_feedback has rounding errors of gradients that ranks exchange"

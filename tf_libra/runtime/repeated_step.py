@@ -73,6 +73,7 @@ def repeat(
 
     if undone is None:
         return RepeatedStep(result, seconds, reason)
+    first.synchronize_variables()  # ranks may hold parts of slots
     reason = compare()
     for number in range(same_step.MOST_PERTURBED):
         if reason in ("", same_step.NO_CHANGE):

@@ -1,5 +1,6 @@
 """Tuning sessions of one training function, one for each set of gradients that is all-reduced."""
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -141,9 +142,12 @@ class SessionRegistry:
         self._compare_variables(control, call, wait_for_ranks=None)
         weights: Mapping[str, int] = {}
         if options.shard_updates:
-            weights, reason = self._find_weights(control, call)
+            if options.shard_updates == "auto" and job.is_elastic():
+                reason = "a rank that is lost would take its parts of slots with it"
+            else:
+                weights, reason = self._find_weights(control, call)
             if reason and options.shard_updates == "auto":
-                reporter.on_updates_whole(reason)
+                reporter.on_updates_whole(reason, logging.INFO)
         environment = environment_fingerprint(
             options.engine,
             str(call.concrete.structured_input_signature),

@@ -8,6 +8,7 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
+from forced_families import every_family_in_trials
 from harness import FOLDER, RANK, SIZE
 
 import tf_libra
@@ -322,3 +323,34 @@ def tried(shard: bool | str) -> Any:
 
 for value in (True, "overlap", "auto"):
     cases.add(f"tried_{value}", lambda value=value: tried(value))
+
+
+@cases
+def families() -> Any:
+    """Lets one rank take turns with data parallelism whose updates are sharded, and win."""
+    ours, theirs = Network("adam"), Network("adam")
+    values = [weight.value for weight in ours.weights]
+    plan = models.plan_of(values, SIZE, [0, 1, 4, len(values)], [1, 1, 1])
+    plan = dataclasses.replace(plan, gathers=(TensorGroup(2, 6, 1), TensorGroup(0, 2, 1)))
+
+    def tuner(*args: Any, **options: Any) -> Any:
+        yield Trial(Phase.RACE, plan, traced=False)
+        return TuningResult(plan)
+
+    strategy = tf_libra.strategies.Auto(threads=(1,), streams=(1,), families=("one-rank",))
+    options = config.resolve({"strategy": strategy, "shard_updates": "auto"})
+    step = Optimized(tf.function(ours.step), options, tuner)
+    reference = decorated(theirs, shard=False)
+    in_parts, plans = [], []
+    with every_family_in_trials("one-rank"):
+        for number in range(80):
+            step(*inputs_of(number))
+            reference(*inputs_of(number))
+            in_parts.append(num_in_parts(ours.variables()))
+            plans.append(type(step.plan).__name__)
+            if step.settled and plans[-10:] == ["OneRankPlan"] * 10:
+                break
+    step.synchronize_variables()
+    pairs = zip(ours.variables(), theirs.variables(), strict=True)
+    error = max(float(np.max(np.abs(our.numpy() - their.numpy()))) for our, their in pairs)
+    return {"error": error, "in_parts": in_parts, "plans": plans, "explained": step.explain()}
