@@ -19,8 +19,8 @@ What a number means:
   costs time: taken is its share of the time until the first gradients are ready, which is stamped
   in every step as well, and at the latest that time itself.
 - `drift`: how many times as long the plans that tuning has sampled take in these rounds as they
-  took then. Predictions are for the machine as it is in the rounds: those of the model, which was
-  fitted to what tuning has seen, times the drift.
+  took then, in the steady state that the model was fitted to (`autotune/step_times.py`).
+  Predictions are for the machine as it is in the rounds: those of the model, times the drift.
 - `measuring`: steps and seconds from the first step of tuning until its candidates are planned, so
   without trials of these.
 - A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,

@@ -9,7 +9,7 @@ take in one round and in another how its pace varies.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,38 +67,27 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
     def tuner(
         tensors: Sequence[TensorSpec], strategy: strategies.Strategy, *args: Any, **kwargs: Any
     ) -> Tuner:
-        seen: dict[str, Sampled] = {}
+        seen: dict[str, Plan] = {}
+        sampled: list[TimedStep] = []
         conclusion: TuningResult = yield from _remembering(
-            tune(tensors, strategy, *args, **kwargs), seen, found
+            tune(tensors, strategy, *args, **kwargs), seen, sampled, found
         )
         found["conclusion"] = conclusion
         if conclusion.rest_seconds is None:
             raise ValueError(f"nothing could be predicted: {'; '.join(conclusion.notes)}")
         lanes = max_lanes(strategy, kwargs["runs_streams"])
         plans = drawn(conclusion, strategy, lanes, job, set(seen))
-        controls = [control for control in seen.values() if control.seconds]
-        found["plans"], pace = yield from _measured(plans, controls, conclusion, job)
+        found["plans"], pace = yield from _measured(plans, step_times(sampled), conclusion, job)
         found.update(pace)
         return conclusion
 
     return tuner
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """A plan that tuning has run.
-
-    Attributes:
-        plan: which.
-        seconds: of its untraced sampled steps.
-    """
-
-    plan: Plan
-    seconds: list[float] = field(default_factory=list)
-
-
-def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any]) -> Tuner:
-    """The same experiments; keeps what they ran under and took, and how many there were."""
+def _remembering(
+    tuning: Tuner, seen: dict[str, Plan], sampled: list[TimedStep], found: dict[str, Any]
+) -> Tuner:
+    """The same experiments; keeps their plans, their number, and the steps that a fit sees."""
     observation: TrialResult | None = None
     found["tuning_steps"], begin = 0, time.monotonic()
     while True:
@@ -109,12 +98,12 @@ def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any])
             return finished.value
         if experiment.phase not in (Phase.MEASURE, Phase.SAMPLE):
             found.setdefault("measuring", _measuring(found, begin))
-        sampled = seen.setdefault(experiment.plan.fingerprint, Sampled(experiment.plan))
+        plan = seen.setdefault(experiment.plan.fingerprint, experiment.plan)
         found["tuning_steps"] += 1
         observation = yield experiment
-        is_usual = not experiment.traced and not experiment.is_first
+        is_usual = not experiment.traced and not experiment.is_first and plan.num_streams == 1
         if experiment.phase is Phase.SAMPLE and is_usual and observation is not None:
-            sampled.seconds.append(observation.seconds)
+            sampled.append(TimedStep(plan, observation.called_ns, observation.records))
 
 
 def _measuring(found: dict[str, Any], begin: float) -> dict[str, Any]:
@@ -161,9 +150,16 @@ def _on_two_streams(plan: Plan, lanes: int, random: np.random.Generator) -> Plan
 
 
 def _measured(
-    plans: Sequence[Plan], controls: Sequence[Sampled], conclusion: TuningResult, job: Job
+    plans: Sequence[Plan], controls: Sequence[StepTimes], conclusion: TuningResult, job: Job
 ) -> Any:
-    """Runs the plans in turns; yields experiments, returns what came of each, drift and pace."""
+    """Runs the plans in turns; yields experiments, returns what came of each, drift and pace.
+
+    Args:
+        plans: not seen by tuning.
+        controls: of the sampled plans, as the model was fitted to them.
+        conclusion: of tuning.
+        job: how many rounds.
+    """
     running = [*plans, *(control.plan for control in controls)]
     for plan in running:
         yield Trial(Phase.RACE, plan, traced=False, is_first=True)
@@ -189,7 +185,7 @@ def _measured(
                 starts.append((index, start_ns * 1e-9 / _first_ready(seen)))
     assert conclusion.profile is not None and conclusion.cost_model is not None
     now = np.array(steps[len(plans) :])
-    then = np.array([np.median(control.seconds) for control in controls])
+    then = np.array([control.seconds for control in controls])
     drift = float(np.median(np.median(now, axis=1) / then))
     pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
     start = float(np.median([share * np.median(ready[index] / pace) for index, share in starts]))
