@@ -97,6 +97,24 @@ def test_cost_of_tracing_is_excluded_before_backward() -> None:
     assert findings.before_seconds(findings.steady_state_steps()) == pytest.approx(BEFORE)
 
 
+def test_steps_that_communicate_after_backward_show_its_start() -> None:
+    """One of the traced steps under sampled plans began with a pause; three others did not."""
+    machine, findings = Machine(), Observations()
+    plans = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
+    for plan in plans:
+        findings.record(Trial(Phase.SAMPLE, plan, traced=False), machine.run(plan))
+    findings.record(Trial(Phase.SAMPLE, plans[0], traced=True), machine.run(plans[0]))
+    late = findings.overlapped[0]
+    findings.overlapped[0] = replace(late, called_ns=late.called_ns - 10_000_000)
+    for pace in (1.05, 1.15, 1.25):
+        [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
+        findings.record(Trial(Phase.MEASURE, plan, traced=True), machine.run(plan))
+        findings.after_backward[-1] = findings.after_backward[-1].scaled(pace)
+    assert findings.before_seconds(findings.steady_state_steps()) == pytest.approx(BEFORE)
+    findings.after_backward.clear()
+    assert findings.before_seconds(findings.steady_state_steps()) > 1.03 * BEFORE
+
+
 def test_core_time_per_byte_is_that_of_all_steps() -> None:
     machine, findings = Machine(model=SHARED), Observations()
     assert findings.core_seconds_per_byte(NUM_WORKERS) == 0

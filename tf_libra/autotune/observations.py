@@ -43,11 +43,28 @@ class ProfiledStep:
         """Time from the step's start to the start of backward, which is the same for all plans."""
         return self.production.backward_start_ns - self.called_ns
 
-    @property
-    def first_ready_ns(self) -> int:
-        """Time from the step's start until its first group was ready; 0 if that has no bytes."""
-        first = [record.enqueued_ns for record in self.records if record.group == 0]
-        return first[0] - self.called_ns if first else 0
+    def start_of_backward(self, timed: Sequence[StepTimes]) -> float | None:
+        """Returns when backward starts in untraced steps, in seconds; None if they do not show it.
+
+        Tracing slows the forward pass and backward alike: the first gradients show how much. No
+        all-reduce delays them in a step that communicates after backward, or under the same plan.
+
+        Args:
+            timed: steady-state times of plans.
+        """
+        produced_ns = dict(
+            zip(self.production.names, self.production.produced_ns.tolist(), strict=True)
+        )
+        starts = []
+        for step in timed:
+            if not self.plan.after_backward and step.plan.fingerprint != self.plan.fingerprint:
+                continue
+            first = step.plan.groups[0]
+            names = step.plan.tensor_names[first.start : first.stop]
+            ready_ns = max((produced_ns.get(name, 0) for name in names), default=0) - self.called_ns
+            if step.ready[0] > 0 and ready_ns > self.before_ns:
+                starts.append(float(step.ready[0]) * self.before_ns / ready_ns)
+        return float(np.median(starts)) if starts else None
 
     def scaled(self, factor: float) -> "ProfiledStep":
         """Returns the step with all its times scaled by a factor."""
@@ -199,18 +216,13 @@ class Observations:
         """Returns the time from a step's start to the start of backward; None without traces.
 
         Args:
-            timed: steady-state times of plans that also have traced steps. When their first groups
-                are ready shows how much slower the traced steps were.
+            timed: steady-state times of plans. When their first groups are ready shows how much
+                slower the traced steps were.
         """
-        ready = {step.plan.fingerprint: float(step.ready[0]) for step in timed}
-        starts = [
-            step.before_ns * 1e-9 * ready[step.plan.fingerprint] / traced
-            for step in self.overlapped
-            if step.plan.fingerprint in ready
-            and (traced := step.first_ready_ns * 1e-9) > step.before_ns * 1e-9
-        ]
-        if not starts:
-            starts = [step.before_ns * 1e-9 for step in (*self.after_backward, *self.overlapped)]
+        traced = (*self.after_backward, *self.overlapped)
+        known = [step.start_of_backward(timed) for step in traced]
+        starts = [start for start in known if start is not None]
+        starts = starts or [step.before_ns * 1e-9 for step in traced]
         return max(float(np.median(starts)), 0.0) if starts else None
 
     def at_steady_speed(self) -> "Observations":
