@@ -55,6 +55,24 @@ def test_cost_of_omitted_bytes_follows_from_times(cost: float) -> None:
     assert omitted_cost(noisy) == pytest.approx(cost, abs=0.1)
 
 
+# Milliseconds of all-reduces after backward, and the megabytes sent and omitted, of cnn5m on two
+# hosts at 1 Gbit/s, 8.4 ns per byte, on a busy machine: small ones wait for up to 17 ms.
+RECORDED = (
+    *((32.7, 5.17, 3.27), (75.3, 7.58, 0.81), (16.0, 2.29, 0.08), (13.8, 1.70, 0.07)),
+    *((0.3, 0.56, 0.0), (38.4, 5.17, 3.27), (64.0, 7.58, 0.81), (13.8, 2.29, 0.08)),
+    *((8.5, 1.70, 0.07), (8.2, 0.56, 0.0), (3.8, 0.05, 0.0), (47.9, 4.87, 3.53)),
+    *((56.8, 7.61, 0.78), (28.4, 3.32, 0.22), (17.4, 1.15, 0.0)),
+)
+
+
+def test_recorded_waits_of_small_all_reduces_are_no_cost_of_omitted_bytes() -> None:
+    records = [
+        record("a", round((sent + omitted) * 1e6), sent / (sent + omitted), finished_ns=ms * 1e6)
+        for ms, sent, omitted in RECORDED
+    ]
+    assert omitted_cost(records) < 0.15
+
+
 @pytest.mark.parametrize("share", [1.0, 0.0])
 def test_all_bytes_count_if_all_or_none_were_sent(share: float) -> None:
     records = [record("a", size, share, 0.3) for size in (1000, 1_000_000, 5_000_000)]

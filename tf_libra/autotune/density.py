@@ -9,32 +9,48 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import optimize
 
+from tf_libra.cost_model.least_squares import OUTLIER
 from tf_libra.specs.telemetry import AllReduceRecord
+
+_RANGE = 12.0  # of logarithms around their start
 
 
 def omitted_cost(records: Sequence[AllReduceRecord]) -> float:
-    """Returns k by a fit of startup overhead and both kinds of bytes to the times of all-reduces.
+    """Returns k by a robust fit of startup overhead and both kinds of bytes to all-reduces' times.
 
-    The result is 1 if the times do not determine k, as when all have the same share of zeros. Then
-    it makes no difference.
+    The result is 1 if all bytes are sent, or none: there is nothing to compare. If the times do not
+    determine k, as when all have the same share of zeros, it makes no difference.
 
     Args:
         records: all-reduces without overlap, which begin when the last rank has arrived.
     """
     timed = [record for record in records if record.num_bytes and record.seconds > 0]
-    # Without either kind there is nothing to compare.
     if not any(r.omitted_bytes for r in timed) or all(r.sent_share == 0 for r in timed):
         return 1.0
     sizes = np.array([record.num_bytes for record in timed], np.float64)
     shares = np.array([record.sent_share for record in timed])
-    columns = np.stack([np.ones(len(timed)), sizes * shares, sizes * (1 - shares)], axis=1)
-    columns /= np.array([[record.seconds] for record in timed])
-    scale = np.maximum(columns.max(axis=0), np.finfo(float).tiny)
-    found = optimize.lsq_linear(columns / scale, np.ones(len(timed)), bounds=(0, np.inf))
-    _, sent, omitted = (found.x / scale).tolist()
-    return min(omitted / sent, 1.0) if sent > 0 else 1.0
+    seconds = np.array([record.seconds for record in timed])
+
+    def errors(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        startup, per_byte = np.exp(parameters[:2])
+        counted = shares + parameters[2] * (1 - shares)
+        return np.asarray(np.log((startup + per_byte * sizes * counted) / seconds))
+
+    # Small all-reduces may wait for several times what their bytes take.
+    start = np.array([*np.log([seconds.min(), np.median(seconds / sizes)]), 0.5])
+    reach = np.array([_RANGE, _RANGE, 0.5])
+    found = optimize.least_squares(
+        errors,
+        start,
+        bounds=(start - reach, start + reach),
+        loss="soft_l1",
+        f_scale=OUTLIER,
+        x_scale="jac",
+    )
+    return float(found.x[2])
 
 
 def effective(record: AllReduceRecord, cost: float) -> AllReduceRecord:
