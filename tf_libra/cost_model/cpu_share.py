@@ -26,8 +26,12 @@ class ProcessorModel(CostModel):
     With u the CPU seconds per byte, w(r) = w·(1 + e/r) the wire seconds per byte, and
     s(r) = h·√r/(1 + h·√r) the share of the cores that r lanes get during computation, a byte takes
 
-      p = max(w(r), u / s(r))   overlapped; computation keeps 1 - u/p of its speed, and
-      q = max(w(r), u)          exclusive.
+      p = √(w(r)² + (u / s(r))²)   overlapped; computation keeps 1 - u/p of its speed, and
+      q = max(w(r), u)             exclusive.
+
+    Alone, lanes use wire and cores concurrently. During computation they get the cores in turns,
+    between which the wire may run dry: if both take about as long, a byte takes longer than on
+    either (docs/benchmarks.md, "How true the model is").
 
     Lanes take turns in waiting for their peers, so r of them compete for the cores like √r threads:
     so measured over shared memory, Unix sockets and TCP (docs/benchmarks.md, "Lanes and Gloo").
@@ -178,5 +182,5 @@ def seconds_per_byte(
     """
     on_wire = wire * (1 + gap / threads)
     lanes = weight * np.sqrt(threads)
-    share = lanes / (1 + lanes)
-    return np.maximum(on_wire, work / share), np.maximum(on_wire, work)
+    on_cores = work * (1 + lanes) / lanes
+    return np.hypot(on_wire, on_cores), np.maximum(on_wire, work)
