@@ -38,7 +38,7 @@ class LibraOwnedPartKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     Tensor flat;
-    if (input.NumElements() == 1) {
+    if (input.NumElements() == 1 && num_elements_ != 1) {
       OP_REQUIRES(context, flat.CopyFrom(input, TensorShape({})),
                   absl::InternalError("LibraOwnedPart: an element cannot be read as a scalar"));
       context->set_output(0, flat);

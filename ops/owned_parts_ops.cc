@@ -33,7 +33,7 @@ REGISTER_OP("LibraOwnedPart")
     .Doc(R"doc(
 Outputs the part of a tensor of `num_elements` that this rank owns, as a vector.
 
-tensor: a tensor of one element is output as it is, as a scalar.
+tensor: one element is output as a scalar, on every rank, if it is not the whole tensor.
 )doc");
 
 REGISTER_OP("LibraReadOwned")
@@ -120,7 +120,7 @@ Ends when none of the variables is gathered in the background, without blocking 
 )doc");
 
 REGISTER_OP("LibraSumPartials")
-    .Attr("Ts: list({half, bfloat16, float, double}) >= 1")
+    .Attr("Ts: list({half, bfloat16, float, double, bool}) >= 1")
     .Attr("dims: list(int)")
     .Attr("name_of_all: string")
     .Attr("plan: string = ''")
@@ -141,7 +141,7 @@ REGISTER_OP("LibraSumPartials")
     .Doc(R"doc(
 Adds each number over all ranks, in the order of ranks: the same bits on every rank.
 
-partials: numbers, of one element each.
+partials: numbers, of one element each. Of type bool, the result is true if all are.
 sums: one element each, with as many dimensions as `dims` says.
 name_of_all: a name of the exchange, the same on every rank.
 )doc");

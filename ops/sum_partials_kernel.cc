@@ -38,6 +38,9 @@ absl::Status ReadNumber(const Tensor& tensor, double* number) {
     case tensorflow::DT_FLOAT:
       *number = *static_cast<const float*>(tensor.data());
       break;
+    case tensorflow::DT_BOOL:  // the sum counts the ranks with an element that is false
+      *number = *static_cast<const bool*>(tensor.data()) ? 0 : 1;
+      break;
     default:
       *number = *static_cast<const double*>(tensor.data());
   }
@@ -55,6 +58,9 @@ void WriteNumber(double number, Tensor* tensor) {
       break;
     case tensorflow::DT_FLOAT:
       *static_cast<float*>(tensor->data()) = static_cast<float>(number);
+      break;
+    case tensorflow::DT_BOOL:
+      *static_cast<bool*>(tensor->data()) = number == 0;
       break;
     default:
       *static_cast<double*>(tensor->data()) = number;

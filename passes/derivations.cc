@@ -74,7 +74,7 @@ bool Derivations::NameSums(const std::set<int>& sums, std::vector<NamedSum>* nam
     const Derivation& own = known_.at(node);
     const std::string name =
         absl::StrCat(def.op(), " of ", absl::StrJoin(own.tensors, " and "), ", ",
-                     tensorflow::DataTypeString(def.attr().at("T").type()), " of rank ",
+                     tensorflow::DataTypeString(SumType(def)), " of rank ",
                      updates_.NumDimsOfSum(node), ", ", Hex(node));
     const auto [other, is_new] = by_name.emplace(name, node);
     if (!is_new && known_.at(other->second).local != own.local) {
@@ -147,7 +147,14 @@ Derivations::Derivation Derivations::OfInput(const std::string& input) const {
   const TensorId id = tensorflow::ParseTensorName(input);
   const int source = updates_.index().at(std::string(id.node()));
   const auto known = known_.find(source);
-  if (known != known_.end()) return known->second;
+  if (known != known_.end()) {
+    Derivation output = known->second;
+    if (id.index() > 0) {  // what is in one branch of a conditional is another value in the other
+      output.shared = DigestOf(absl::StrCat("output ", id.index(), " of ", output.shared));
+      output.local = DigestOf(absl::StrCat("output ", id.index(), " of ", output.local));
+    }
+    return output;
+  }
   const NodeDef& def = graph_.node(source);
   const auto of = [](const std::string& text, std::set<std::string> tensors) {
     return Derivation{DigestOf(text), DigestOf(text), std::move(tensors)};

@@ -10,11 +10,14 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "passes/graph_writer.h"
 #include "passes/rewrite_report.h"
 #include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/types.pb.h"
 
 namespace tf_libra {
 
@@ -40,8 +43,10 @@ class UpdateShardings {
 
 bool IsReshape(const std::string& op);
 
-// Python lets these ops through only if they sum all elements, over all axes.
+// Python lets these ops through only if they combine all elements, over all axes. "All" and "Any"
+// are of type bool.
 bool IsSum(const std::string& op);
+tensorflow::DataType SumType(const tensorflow::NodeDef& sum);
 
 // The mode of LibraAssignOwned; nullptr for an op that is no dense assignment.
 const char* AssignMode(const std::string& op);
@@ -64,7 +69,8 @@ class OwnedUpdates {
   std::string Collect(const ReportedGroup& group, const std::unordered_map<int, int64_t>& taken);
 
   int root() const { return root_; }
-  // Nodes that sum all elements of an owned part; of the tensor, when ranks have added them.
+  // Nodes that sum all elements of an owned part; of the tensor, when ranks have added them. If a
+  // tensor has one element, TensorFlow may have made the sum a Reshape.
   const std::set<int>& sums() const { return sums_; }
   // Nodes that compute owned parts, with the size of the whole tensor.
   const std::unordered_map<int, int64_t>& parts() const { return parts_; }
@@ -75,11 +81,22 @@ class OwnedUpdates {
   // are unknown.
   int NumDimsOfSum(int node) const;
 
-  // The node that puts out the handle that `node` takes.
+  // The node that puts out the handle that `node` takes, perhaps through conditionals.
   int HandleOf(int node) const;
+  // The Switches that the handle passes on its way to `node`, from the innermost conditional on.
+  std::vector<int> SwitchesOf(int node) const;
   bool IsSlot(int handle) const;
 
  private:
+  void CollectParts(const ReportedGroup& group, const std::unordered_map<int, int64_t>& taken);
+  void VisitParts();
+  // Adds assignments that depend on no gradient, between two updates that do. Returns whether there
+  // are any. Those after the last update stay whole.
+  bool AddAssignsBetweenUpdates();
+  // Returns whether there are more nodes that ranks may add than the parts have been found with.
+  bool AddSumsOfOneElement();
+  int SourceOfFirst(int node) const;            // the node whose output is the first input
+  bool IsBehind(int earlier, int later) const;  // by edges of any kind
   void Fail(int node, const char* what);
   void Add(int node, int slot, int64_t size);
   // The assignment `node` writes a variable: what reads a slot reads its owned part.
@@ -93,9 +110,11 @@ class OwnedUpdates {
   const std::unordered_map<int, int64_t>* taken_ = nullptr;
   int root_ = -1;
   std::set<int> sums_;
+  std::set<int> sums_of_one_;
   std::unordered_map<int, int64_t> parts_;
   std::unordered_map<int, int64_t> variables_;  // by the node of the handle
   std::vector<int> waiting_;
+  std::vector<std::pair<int, int64_t>> later_;  // assignments behind an update, with sizes
   std::string reason_;
 };
 

@@ -23,8 +23,8 @@ constexpr char kInferredShapes[] = "_output_shapes";
 
 // Ops that output the handle that they take.
 bool ForwardsHandle(const std::string& op) {
-  return op == "Identity" || op == "Switch" || op == "RefSwitch" || op == "Merge" ||
-         op == "RefMerge";
+  return op == "Identity" || op == "Switch" || op == "RefSwitch" || op == "_SwitchN" ||
+         op == "Merge" || op == "RefMerge";
 }
 
 bool HasInput(const NodeDef& node, const std::string& input) {
@@ -68,7 +68,8 @@ void ShardWriter::WriteParts() {
     }
     const bool is_assign = AssignMode(def->op()) != nullptr;
     if (IsReshape(def->op())) WriteIdentity(def);
-    for (int slot = is_assign ? 1 : 0; slot < def->input_size(); ++slot) {
+    const int end = def->op() == "Switch" ? 1 : def->input_size();  // without the predicate
+    for (int slot = is_assign ? 1 : 0; slot < end; ++slot) {
       TakePart(node, slot, size, def);
     }
     if (is_assign) WriteAssign(node, def);
@@ -76,6 +77,7 @@ void ShardWriter::WriteParts() {
 }
 
 std::string ShardWriter::WriteSums(int root, const std::vector<NamedSum>& sums,
+                                   const std::unordered_map<int, Branches>& branches,
                                    const std::vector<std::string>& after) {
   const NodeDef& reduce = graph_->node(root);
   NodeDef axis;
@@ -90,6 +92,7 @@ std::string ShardWriter::WriteSums(int root, const std::vector<NamedSum>& sums,
   all.set_name(NewName(absl::StrCat(reduce.name(), "_sums")));
   all.set_op("LibraSumPartials");
   all.set_device(reduce.device());
+  BranchWriter passing([this](std::string name) { return NewName(std::move(name)); }, &added_);
   std::vector<tensorflow::DataType> dtypes;
   std::vector<int> dims;
   std::string names;
@@ -98,21 +101,38 @@ std::string ShardWriter::WriteSums(int root, const std::vector<NamedSum>& sums,
     exchanged_.push_back(name);
     dims.push_back(updates_.NumDimsOfSum(node));
     NodeDef* const sum = graph_->mutable_node(node);
+    const bool is_any = sum->op() == "Any";  // unless all of the negated ones are true
     NodeDef whole;
     whole.set_name(sum->name());
-    whole.set_op("Identity");
+    whole.set_op(is_any ? "LogicalNot" : "Identity");
     whole.set_device(sum->device());
-    whole.add_input(absl::StrCat(all.name(), ":", dtypes.size()));
-    dtypes.push_back(sum->attr().at("T").type());
-    AddNodeAttr("T", dtypes.back(), &whole);
+    const std::string output = absl::StrCat(all.name(), ":", dtypes.size());
+    dtypes.push_back(SumType(*sum));
+    whole.add_input(passing.LeadIn(output, dtypes.back(), sum->device(), branches.at(node)));
+    if (!is_any) AddNodeAttr("T", dtypes.back(), &whole);
     sum->set_name(NewName(absl::StrCat(sum->name(), "_partial")));
     sum->mutable_attr()->erase(kInferredShapes);
-    if (sum->op() == "Sum") {
+    if (IsReshape(sum->op())) {
+      sum->set_op(dtypes.back() == tensorflow::DT_BOOL ? "All" : "Sum");
+      sum->mutable_attr()->erase("Tshape");
+      if (sum->op() == "All") sum->mutable_attr()->erase("T");
+    }
+    if (sum->op() != "L2Loss") {
       sum->set_input(1, axis.name());
       (*sum->mutable_attr())["Tidx"].set_type(tensorflow::DT_INT32);
       (*sum->mutable_attr())["keep_dims"].set_b(false);
     }
-    all.add_input(sum->name());
+    std::string partial = sum->name();
+    if (is_any) {
+      NodeDef negated;
+      negated.set_name(NewName(absl::StrCat(partial, "_not")));
+      negated.set_op("LogicalNot");
+      negated.set_device(sum->device());
+      negated.add_input(partial);
+      partial = negated.name();
+      added_.push_back(std::move(negated));
+    }
+    all.add_input(passing.LeadOut(partial, dtypes.back(), sum->device(), branches.at(node)));
     added_.push_back(std::move(whole));
   }
   AddNodeAttr("Ts", dtypes, &all);
@@ -170,7 +190,7 @@ std::vector<std::string> ShardWriter::WriteGathers(
       const std::string owned =
           found != owned_names_.end() ? found->second : NewName(absl::StrCat(old, "_owned"));
       owned_names_[node] = owned;
-      gather.add_input(ControlTo(owned));
+      AddControl(EndOfBranches(node, owned), &gather);
     }
     for (const std::string& earlier : after) gather.add_input(ControlTo(earlier));
     for (const std::string& earlier : gathers) gather.add_input(ControlTo(earlier));
@@ -275,6 +295,25 @@ void ShardWriter::WriteAssign(int node, NodeDef* def) {
   (*def->mutable_attr())["dtype"] = dtype;
   AddNodeAttr("mode", mode, def);
   AddNodeAttr("is_slot", is_slot, def);
+}
+
+std::string ShardWriter::EndOfBranches(int node, const std::string& owned) {
+  std::string end = owned;
+  for (const int node_of_switch : updates_.SwitchesOf(node)) {
+    // TensorFlow's executor runs a Merge when its control inputs have ended or are dead.
+    const NodeDef& branches = graph_->node(node_of_switch);
+    NodeDef merge;
+    merge.set_name(NewName(absl::StrCat(owned, "_end")));
+    merge.set_op("Merge");
+    merge.set_device(branches.device());
+    for (const char* port : {":0", ":1"}) merge.add_input(absl::StrCat(branches.name(), port));
+    merge.add_input(ControlTo(end));
+    AddNodeAttr("N", 2, &merge);
+    AddNodeAttr("T", tensorflow::DT_RESOURCE, &merge);
+    end = merge.name();
+    added_.push_back(std::move(merge));
+  }
+  return end;
 }
 
 void ShardWriter::WaitForGathers(const std::unordered_map<int, int>& copies) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/branches.h"
 #include "passes/derivations.h"
 #include "passes/gather_order.h"
 #include "passes/owned_updates.h"
@@ -33,8 +34,10 @@ class ShardWriter {
   void WriteScatter(int root);
   void WriteParts();
   // Lets nodes that sum owned parts, at least one, add their sums over all ranks. Returns the node
-  // that does so, which comes after `after` and follows the all-reduce `root` in its attributes.
+  // that does so, which comes after `after` and follows the all-reduce `root` in its attributes. It
+  // is in none of the `branches` of sums, by node: ranks add zero if a branch is not taken.
   std::string WriteSums(int root, const std::vector<NamedSum>& sums,
+                        const std::unordered_map<int, Branches>& branches,
                         const std::vector<std::string>& after);
   // Writes one gather per dtype. Returns their names. One `in_background` may go on when the graph
   // has ended. `variables` are names by the node of the handle.
@@ -55,6 +58,9 @@ class ShardWriter {
   void TakePart(int node, int slot, int64_t size, tensorflow::NodeDef* def);
   static tensorflow::DataType OperandType(const tensorflow::NodeDef& def, int slot);
   void WriteAssign(int node, tensorflow::NodeDef* def);
+  // The node, outside of all conditionals, at whose end the assignment `node`, which is written
+  // with the name `owned`, has been made, or is in a branch that was not taken.
+  std::string EndOfBranches(int node, const std::string& owned);
   // Nodes that touch a weight after its assignment may have lost their control edge to it, as one
   // that follows from others.
   void WaitForGathers(const std::unordered_map<int, int>& copies);

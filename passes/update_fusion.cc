@@ -171,6 +171,8 @@ class UpdateFinder {
     for (const int node : nodes) {
       assigns = assigns || Def(node).op() == kAssign;
       if (Def(node).device() != Def(nodes[0]).device()) return false;
+      // In a branch that is not taken, none of them runs.
+      if (graph_.contexts[node] != graph_.contexts[nodes[0]]) return false;
     }
     return assigns && !WaitsForItself(nodes);
   }

@@ -15,8 +15,8 @@ namespace tf_libra {
 // An update has the ops that lead to assignments of one copy of the step, and that data or
 // variables connect. Ops that are not of float32, or that no program may contain
 // (ops/update_program.h), stay as they are. So do all ops that data connects if another op reads
-// one of their values. Assignments that something else waits for in between are updates of their
-// own. Nodes that others wait for become NoOps.
+// one of their values, or if they are not all in the same branches. Assignments that something else
+// waits for in between are updates of their own. Nodes that others wait for become NoOps.
 int FuseUpdates(const ShardedNodes& sharded, const NodesToKeep& keep, tensorflow::GraphDef* graph);
 
 }  // namespace tf_libra

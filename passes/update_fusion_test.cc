@@ -153,6 +153,34 @@ DOCTEST_TEST_CASE("StepsOfOneGraphHaveUpdatesOfTheirOwn") {
                    (Inputs{"m", "next_gradients", "^assign_m", "^gather"}));
 }
 
+// In a branch that is not taken, an op with parts outside of it would not run either.
+DOCTEST_TEST_CASE("OneOpHasUpdatesOfOneBranchAlone") {
+  MomentumOfParts step;
+  step.graph.Add("Placeholder", "condition");
+  step.graph.Add("Switch", "branch_w", {"w", "condition"});
+  step.graph.Add("Switch", "branch_m", {"m", "condition"});
+  for (auto& node : *step.graph.def.mutable_node()) {
+    if (node.name() == "read_new_m") node.set_input(0, "branch_m:1");
+    if (node.name() == "assign_w") node.set_input(0, "branch_w:1");
+  }
+  DOCTEST_CHECK_EQ(FuseUpdates(step.sharded, step.keep, &step.graph.def), 2);
+  auto nodes = ByName(step.graph.def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("assign_w_update")),
+                   (Inputs{"branch_m:1", "branch_w:1", "^assign_m"}));
+  DOCTEST_CHECK_EQ(nodes.at("assign_m_update").input(0), "m");
+  // An op outside of the branch, and one in it, that data connects.
+  MomentumOfParts other;
+  other.graph.Add("Placeholder", "condition");
+  other.graph.Add("Switch", "branch_w", {"w", "condition"});
+  for (auto& node : *other.graph.def.mutable_node()) {
+    if (node.name() == "assign_w") node.set_input(0, "branch_w:1");
+  }
+  DOCTEST_CHECK_EQ(FuseUpdates(other.sharded, other.keep, &other.graph.def), 1);
+  nodes = ByName(other.graph.def);
+  DOCTEST_CHECK_EQ(nodes.at("assign_w").op(), "LibraAssignOwned");
+  DOCTEST_CHECK_EQ(nodes.at("read_new_m").op(), "LibraReadOwned");
+}
+
 DOCTEST_TEST_CASE("EachUpdateIsFusedOnItsOwn") {
   MomentumOfParts step;
   step.graph.Add("_Arg", "v");

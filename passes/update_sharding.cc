@@ -1,15 +1,16 @@
 #include "passes/update_sharding.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "passes/branches.h"
 #include "passes/derivations.h"
 #include "passes/gather_order.h"
 #include "passes/indexed_graph.h"
-#include "passes/pending_all_reduces.h"
 #include "passes/shard_writer.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/graph/tensor_id.h"
@@ -55,6 +56,40 @@ void BypassIdentityN(const NodesToKeep& keep, GraphDef* graph) {
   }
 }
 
+// Splits sums, in their order, into exchanges: one adds those that depend on sums of earlier ones.
+std::vector<std::vector<NamedSum>> ByExchange(const IndexedGraph& graph,
+                                              const std::vector<NamedSum>& sums) {
+  std::vector<int> is_sum(graph.fanins.size(), 0), num_before(graph.fanins.size(), 0);
+  for (const NamedSum& sum : sums) is_sum[sum.node] = 1;
+  for (const int node : graph.order) {
+    for (const Fanin& fanin : graph.fanins[node]) {
+      num_before[node] = std::max(num_before[node], num_before[fanin.node] + is_sum[fanin.node]);
+    }
+  }
+  std::map<int, std::vector<NamedSum>> exchanges;
+  for (const NamedSum& sum : sums) exchanges[num_before[sum.node]].push_back(sum);
+  std::vector<std::vector<NamedSum>> in_order;
+  for (auto& exchange : exchanges) in_order.push_back(std::move(exchange.second));
+  return in_order;
+}
+
+// Returns the sums that depend on all-reduces of each copy of the step, and on none of a later one.
+std::vector<std::set<int>> ByCopy(const IndexedGraph& graph, const std::set<int>& sums,
+                                  const std::vector<std::vector<std::string>>& reduces) {
+  std::vector<int> copies(graph.fanins.size(), 0);
+  for (size_t copy = 0; copy < reduces.size(); ++copy) {
+    for (const std::string& name : reduces[copy]) copies[graph.index.at(name)] = copy;
+  }
+  for (const int node : graph.order) {
+    for (const Fanin& fanin : graph.fanins[node]) {
+      copies[node] = std::max(copies[node], copies[fanin.node]);
+    }
+  }
+  std::vector<std::set<int>> found(reduces.size());
+  for (const int sum : sums) found[copies[sum]].insert(sum);
+  return found;
+}
+
 }  // namespace
 
 ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
@@ -87,27 +122,40 @@ ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<Gath
   if (!ReducesByCopy(*report, sharded, &reduces)) {
     return keep_whole("an all-reduce is not in the plan, and the graph holds several steps");
   }
-  if (!sums.empty() && reduces.size() > 1) {
-    return keep_whole("an update sums all elements, and the graph holds several steps");
-  }
-  std::vector<int> in_step(sums.begin(), sums.end());
   for (const std::vector<std::string>& of_copy : reduces) {
-    for (const std::string& name : of_copy) in_step.push_back(updates.index().at(name));
+    for (const std::string& name : of_copy) {
+      // What waits for an op in a branch that is not taken does not run.
+      if (!IsUnconditional(*indexed, updates.index().at(name))) {
+        return keep_whole("an all-reduce is conditional or in a loop");
+      }
+    }
   }
-  if (!ShareContext(*indexed, in_step)) {
-    // What waits for an op in a branch that is not taken does not run.
-    return keep_whole("an all-reduce is conditional or in a loop");
+  // A gather waits for the ends of the branches that the handle of its variable is passed into.
+  for (const auto& [assign, copy] : copies) {
+    const auto found = BranchesOf(*indexed, assign);
+    if (!found.has_value() || found->size() != updates.SwitchesOf(assign).size()) {
+      return keep_whole(
+          "an update is in a loop, a tf.switch_case or a branch without its variable");
+    }
+  }
+  std::unordered_map<int, Branches> branches;
+  for (const int sum : sums) {
+    const auto found = BranchesOf(*indexed, sum);
+    if (!found.has_value()) return keep_whole("a sum is in a loop or a tf.switch_case");
+    branches.emplace(sum, *found);
   }
   const Derivations derivations(updates, parts, sums, groups, indexed->order, sharded);
-  std::vector<NamedSum> named_sums;
-  if (!derivations.NameSums(sums, &named_sums, &reason)) return keep_whole(reason);
+  std::vector<std::vector<NamedSum>> named_sums(reduces.size());
+  const std::vector<std::set<int>> sums_of = ByCopy(*indexed, sums, reduces);
+  for (size_t copy = 0; copy < reduces.size(); ++copy) {
+    if (!derivations.NameSums(sums_of[copy], &named_sums[copy], &reason)) return keep_whole(reason);
+  }
   const auto variables = derivations.NameVariables(&groups);
 
   ShardWriter writer(updates, parts, &sharded);
   for (const ShardedGroup& group : groups) writer.WriteScatter(group.root);
-  std::vector<std::string> sums_of_parts;
-  if (!sums.empty()) sums_of_parts = {writer.WriteSums(groups[0].root, named_sums, reduces[0])};
-  // Ranks have to agree on one order: the all-reduces of a copy, its gathers, those of the next.
+  // Ranks have to agree on one order: the all-reduces of a copy, its sums, its gathers, and the
+  // all-reduces of the next.
   std::vector<std::string> before;
   for (size_t copy = 0; copy < reduces.size(); ++copy) {
     for (const std::string& name : reduces[copy]) {
@@ -125,7 +173,11 @@ ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<Gath
     const bool in_background = is_last && sharding.overlaps_calls;
     if (!is_last || in_background) std::reverse(order.begin(), order.end());
     std::vector<std::string> after = reduces[copy];
-    after.insert(after.end(), sums_of_parts.begin(), sums_of_parts.end());
+    for (const std::vector<NamedSum>& exchanged : ByExchange(*indexed, named_sums[copy])) {
+      before = {writer.WriteSums(groups[0].root, exchanged, branches, after)};
+      after = reduces[copy];
+      after.push_back(before[0]);
+    }
     for (const Gather& planned : GathersOf(order, gathers)) {
       for (std::string& gather : writer.WriteGathers(planned, variables, after, in_background)) {
         after = before = {gather};

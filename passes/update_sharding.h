@@ -24,11 +24,14 @@ struct ShardedNodes {
 // Rewrites the all-reduces of `groups` whose tensors are all in `sharding`:
 //
 // - The all-reduce becomes a reduce-scatter: it outputs the owned parts as vectors.
-// - Element-wise ops that lead from it to assignments compute the owned part. Reshapes become
-//   Identity. Other operands pass through LibraOwnedPart, which keeps scalars.
+// - Element-wise ops that lead from it to assignments, perhaps in and out of branches of
+//   conditionals, compute the owned part. Reshapes become Identity. Other operands pass through
+//   LibraOwnedPart, which keeps scalars.
 // - Sums of all elements, as of norms, sum the owned part. One LibraSumPartials after all
-//   all-reduces adds them over all ranks.
-// - Reads of slots become LibraReadOwned, and assignments LibraAssignOwned.
+//   all-reduces adds them over all ranks, and another those that depend on them. It runs whatever
+//   branches ranks take.
+// - Reads of slots become LibraReadOwned, and assignments LibraAssignOwned. They may be in a branch
+//   of a conditional. The gather is not: it runs in every step, whatever branch a rank takes.
 // - LibraGatherOwned, one per group of `gathers` and dtype, makes weights whole again; without
 //   `gathers`, one per all-reduce. All nodes that waited for the assignment wait for the gather.
 //   Ranks have to agree on one order: gathers run after all all-reduces of their copy of the step

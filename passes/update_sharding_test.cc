@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/momentum_step.h"
 #include "passes/testing.h"
 #include "tensorflow/core/framework/node_def_util.h"
 
@@ -15,53 +16,7 @@ using testing::ByName;
 using testing::Graph;
 using testing::Inputs;
 using testing::InputsOf;
-
-// One step of momentum: m = 0.9 m + g; w -= m.
-struct MomentumStep {
-  Graph graph;
-  GraphReport report;
-  NodesToKeep keep;
-  UpdateSharding sharding{{{"w", 100}}, {1}};
-  std::vector<GatherGroup> gathers;
-
-  tensorflow::NodeDef* Variable(const std::string& op, const std::string& name,
-                                const Inputs& inputs) {
-    tensorflow::NodeDef* const node = graph.Add(op, name, inputs);
-    tensorflow::AddNodeAttr("dtype", tensorflow::DT_FLOAT, node);
-    return node;
-  }
-
-  MomentumStep() {
-    for (const int index : {0, 1}) {
-      tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", index == 0 ? "w" : "m"));
-    }
-    graph.Add("Const", "decay");
-    tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce", "gradient", "w"));
-    Variable("ReadVariableOp", "read_m", {"m"});
-    for (const auto& [name, inputs] :
-         {std::pair<std::string, Inputs>{"decayed", {"read_m", "decay"}},
-          {"new", {"decayed", "reduce"}}}) {
-      tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT,
-                              graph.Add(name == "new" ? "AddV2" : "Mul", name, inputs));
-    }
-    Variable("AssignVariableOp", "assign_m", {"m", "new"});
-    Variable("ReadVariableOp", "read_new_m", {"m", "^assign_m"});
-    Variable("AssignSubVariableOp", "assign_w", {"w", "read_new_m"});
-    Variable("ReadVariableOp", "read_w", {"w", "^assign_w"});
-    graph.Add("MatMul", "next_forward", {"read_w", "read_w"});
-    ReportedGroup group;
-    group.node = "reduce";
-    group.tensors = {{"w", "gradient", 0}};
-    report.groups = {group};
-    keep.targets = {"assign_w"};
-  }
-
-  bool Shard(bool overlaps_calls = false) {
-    sharding.overlaps_calls = overlaps_calls;
-    ShardUpdates(sharding, gathers, keep, &report, &graph.def);
-    return report.groups[0].is_sharded;
-  }
-};
+using testing::MomentumStep;
 
 DOCTEST_TEST_CASE("OwnedPartsAreUpdatedAndWeightsGathered") {
   MomentumStep step;
@@ -179,6 +134,72 @@ DOCTEST_TEST_CASE("SumsOfPartsAreAddedOverRanks") {
                    (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums"}));
 }
 
+// As Keras' constraints of weights do.
+DOCTEST_TEST_CASE("WhatIsAssignedAfterTheUpdateWaitsForTheGather") {
+  MomentumStep step;
+  step.graph.Add("Max", "constrained", {"read_w", "decay"});
+  step.Variable("AssignVariableOp", "constrain", {"w", "constrained"});
+  DOCTEST_CHECK(step.Shard());
+  const auto nodes = ByName(step.graph.def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("constrain")), (Inputs{"w", "constrained", "^reduce_gather"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
+                   (Inputs{"w", "^assign_w_owned", "^reduce"}));
+}
+
+// Skips the step if a gradient is no number.
+DOCTEST_TEST_CASE("RanksAskEachOtherForAnyTrueElement") {
+  MomentumStep step;
+  Graph* const graph = &step.graph;
+  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
+    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, graph->Add(op, name, inputs));
+  };
+  add("IsNan", "is_nan", {"reduce"});
+  tensorflow::AddNodeAttr("keep_dims", false, graph->Add("Any", "any", {"is_nan", "axes"}));
+  graph->Add("Const", "axes");
+  add("SelectV2", "chosen", {"any", "decay", "reduce"});
+  DOCTEST_CHECK(step.Shard());
+  const auto nodes = ByName(graph->def);
+  DOCTEST_CHECK_EQ(nodes.at("any_partial").op(), "Any");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("any_partial_not")), Inputs{"any_partial"});
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums")), (Inputs{"any_partial_not", "^reduce"}));
+  DOCTEST_CHECK_EQ(nodes.at("any").op(), "LogicalNot");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("any")), Inputs{"reduce_sums:0"});
+}
+
+// TensorFlow makes a sum of one element a Reshape.
+DOCTEST_TEST_CASE("SumsOfOneElementAreAddedIfOtherOpsReadThem") {
+  MomentumStep step;
+  step.sharding.num_elements = {{"w", 1}};
+  Graph* const graph = &step.graph;
+  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
+    tensorflow::NodeDef* const node = graph->Add(op, name, inputs);
+    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
+    return node;
+  };
+  tensorflow::AddNodeAttr("value", tensorflow::Tensor(tensorflow::DT_INT32, {0}),
+                          graph->Add("Const", "scalar"));
+  add("Square", "square", {"reduce"});
+  tensorflow::AddNodeAttr("Tshape", tensorflow::DT_INT32,
+                          add("Reshape", "sum", {"square", "scalar"}));
+  MomentumStep other = step;  // in which the sum is a factor of its own tensor alone
+  add("Pack", "norms", {"sum", "decay"});
+  DOCTEST_CHECK(step.Shard());
+  DOCTEST_CHECK_EQ(step.report.groups[0].whole, "");
+  auto nodes = ByName(graph->def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("sum")), Inputs{"reduce_sums:0"});
+  DOCTEST_CHECK_EQ(nodes.at("sum_partial").op(), "Sum");
+  DOCTEST_CHECK_EQ(nodes.at("sum_partial").attr().count("Tshape"), 0);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("sum_partial")), (Inputs{"square", "reduce_axis"}));
+  DOCTEST_CHECK_EQ(nodes.at("reduce_sums").attr().at("dims").list().i(0), 0);
+  tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT,
+                          other.graph.Add("Mul", "scaled", {"reduce", "sum"}));
+  DOCTEST_CHECK(other.Shard());
+  nodes = ByName(other.graph.def);
+  DOCTEST_CHECK_EQ(nodes.at("sum").op(), "Identity");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("sum")), (Inputs{"square", "^scalar"}));
+  DOCTEST_CHECK_EQ(nodes.count("reduce_sums"), 0);
+}
+
 // What runs only in a branch that is taken must not hold up what always runs.
 DOCTEST_TEST_CASE("AConditionalAllReduceKeepsTheUpdateWhole") {
   MomentumStep step;
@@ -189,81 +210,7 @@ DOCTEST_TEST_CASE("AConditionalAllReduceKeepsTheUpdateWhole") {
   DOCTEST_CHECK_EQ(step.report.groups[0].whole, "an all-reduce is conditional or in a loop");
 }
 
-// Two tensors, each updated by its norm and another factor.
-struct NormStep {
-  Graph graph;
-  GraphReport report;
-
-  // Adds the tensors in the order of `names`. `extra` makes one rank's graph another.
-  explicit NormStep(const Inputs& names, const Inputs& extra = {}) {
-    tensorflow::NodeDef* const reduce = graph.Reduce("reduce", "gradient", "a");
-    reduce->add_input("gradient");
-    tensorflow::AddNodeAttr("plan", "p", reduce);
-    (*reduce->mutable_attr())["tensor_names"].mutable_list()->add_s("b");
-    for (const std::string& name : names) {
-      const std::string gradient = name == "a" ? "reduce" : "reduce:1";
-      // Ranks may number arguments otherwise.
-      const int index = name == names[0] ? 3 : 5;
-      tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", name));
-      Add("L2Loss", "norm_" + name, {gradient});
-      Add("Mul", "scaled_" + name, {gradient, "norm_" + name});
-      tensorflow::AddNodeAttr(
-          "dtype", tensorflow::DT_FLOAT,
-          graph.Add("AssignSubVariableOp", "assign_" + name, {name, "scaled_" + name}));
-    }
-    graph.Add("Placeholder", "one_factor");
-    graph.Add("Placeholder", "another_factor");
-    for (const std::string& factor : extra) {
-      Add("Mul", "by_" + factor, {"reduce", factor});
-      Add("L2Loss", "norm_by_" + factor, {"by_" + factor});
-    }
-    ReportedGroup group;
-    group.node = "reduce";
-    group.tensors = {{"a", "gradient", 0}, {"b", "gradient", 0}};
-    report.groups = {group};
-    ShardUpdates({{{"a", 100}, {"b", 100}}, {}}, {}, {}, &report, &graph.def);
-  }
-
-  void Add(const std::string& op, const std::string& name, const Inputs& inputs) {
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, graph.Add(op, name, inputs));
-  }
-
-  std::string NameOfSums() const {
-    return ByName(graph.def).at("reduce_sums").attr().at("name_of_all").s();
-  }
-};
-
-DOCTEST_TEST_CASE("RanksExchangeInOneOrder") {
-  const NormStep one({"a", "b"}), other({"b", "a"});
-  DOCTEST_CHECK_EQ(one.report.exchanged.size(), 4);
-  DOCTEST_CHECK((one.report.exchanged == other.report.exchanged));
-  DOCTEST_CHECK_EQ(one.NameOfSums(), other.NameOfSums());
-  for (const NormStep* step : {&one, &other}) {
-    const auto nodes = ByName(step->graph.def);
-    DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums")),
-                     (Inputs{"norm_a_partial", "norm_b_partial", "^reduce"}));
-    const Inputs gathered = InputsOf(nodes.at("reduce_gather"));
-    DOCTEST_CHECK((gathered[0] == "a" && gathered[1] == "b"));
-  }
-}
-
-DOCTEST_TEST_CASE("RanksTellOtherSumsApart") {
-  const NormStep one({"a", "b"}), other({"a", "b"}, {"one_factor"});
-  DOCTEST_CHECK(other.report.groups[0].is_sharded);
-  DOCTEST_CHECK(one.NameOfSums() != other.NameOfSums());
-}
-
-DOCTEST_TEST_CASE("SumsThatAreAlikeKeepTheUpdateWhole") {
-  const NormStep step({"a", "b"}, {"one_factor", "another_factor"});
-  DOCTEST_CHECK_EQ(step.report.groups[0].whole,
-                   "'norm_by_one_factor' and 'norm_by_another_factor' sum alike, so that ranks "
-                   "cannot tell them apart");
-  // Equal sums may be exchanged in any order.
-  DOCTEST_CHECK(NormStep({"a", "b"}, {"one_factor"}).report.groups[0].is_sharded);
-}
-
-// One exchange adds all sums, so none may depend on another.
-DOCTEST_TEST_CASE("ASumOfWhatASumScalesKeepsTheUpdateWhole") {
+DOCTEST_TEST_CASE("SumsOfWhatASumScalesAreAddedByAnotherExchange") {
   MomentumStep step;
   const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
     tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, step.graph.Add(op, name, inputs));
@@ -271,8 +218,13 @@ DOCTEST_TEST_CASE("ASumOfWhatASumScalesKeepsTheUpdateWhole") {
   add("L2Loss", "half", {"reduce"});
   add("Mul", "scaled", {"reduce", "half"});
   add("L2Loss", "of_scaled", {"scaled"});
-  DOCTEST_CHECK(!step.Shard());
-  DOCTEST_CHECK(!step.report.groups[0].whole.empty());
+  DOCTEST_CHECK(step.Shard());
+  const auto nodes = ByName(step.graph.def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums")), (Inputs{"half_partial", "^reduce"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums_1")),
+                   (Inputs{"of_scaled_partial", "^reduce", "^reduce_sums"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums_1"}));
 }
 
 DOCTEST_TEST_CASE("GradientsPassThroughIdentityN") {
@@ -293,6 +245,41 @@ DOCTEST_TEST_CASE("AnAllReduceBehindTheGatherKeepsTheUpdateWhole") {
   MomentumStep step;
   step.graph.Reduce("second", "next_forward");
   DOCTEST_CHECK(!step.Shard());
+}
+
+// The second step of a graph exchanges its sums after the gathers of the first one.
+DOCTEST_TEST_CASE("SumsOfACopyFollowItsAllReduces") {
+  Graph graph;
+  GraphReport report;
+  const auto add = [&](const std::string& op, const std::string& name, const Inputs& inputs) {
+    const bool is_variable = op.find("Variable") != std::string::npos;
+    tensorflow::AddNodeAttr(is_variable ? "dtype" : "T", tensorflow::DT_FLOAT,
+                            graph.Add(op, name, inputs));
+  };
+  tensorflow::AddNodeAttr("index", 0, graph.Add("_Arg", "w"));
+  Inputs read = {"w"};
+  for (const std::string k : {"1", "2"}) {
+    add("ReadVariableOp", "read_" + k, read);
+    add("MatMul", "gradient_" + k, {"read_" + k, "read_" + k});
+    tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce_" + k, "gradient_" + k, "w"));
+    add("L2Loss", "norm_" + k, {"reduce_" + k});
+    add("Mul", "clipped_" + k, {"reduce_" + k, "norm_" + k});
+    add("AssignSubVariableOp", "assign_" + k, {"w", "clipped_" + k, "^read_" + k});
+    read = {"w", "^assign_" + k};
+    ReportedGroup group;
+    group.node = "reduce_" + k;
+    group.copy = k == "1" ? 0 : 1;
+    group.tensors = {{"w", "gradient_" + k, 0}};
+    report.groups.push_back(group);
+  }
+  ShardUpdates({{{"w", 100}}, {}}, {}, {}, &report, &graph.def);
+  for (const ReportedGroup& group : report.groups) DOCTEST_CHECK_EQ(group.whole, "");
+  const auto nodes = ByName(graph.def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_1_sums")), (Inputs{"norm_1_partial", "^reduce_1"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_1_sums_1")), (Inputs{"norm_2_partial", "^reduce_2"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_1_gather")),
+                   (Inputs{"w", "^assign_1_owned", "^reduce_1", "^reduce_1_sums"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_2")), (Inputs{"gradient_2", "^reduce_1_gather"}));
 }
 
 // Two steps of momentum with weight decay in one graph.

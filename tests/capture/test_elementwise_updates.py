@@ -249,6 +249,8 @@ def test_updates_written_by_hand_that_mix_elements(
         (lambda g, w, s: g / tf.norm(w + s), True),
         (lambda g, w, s: tf.clip_by_norm(g, 0.1), True),
         (lambda g, w, s: g * tf.nn.l2_loss(g) * tf.reduce_sum(g * s, keepdims=True), True),
+        (lambda g, w, s: tf.where(tf.reduce_all(tf.math.is_finite(g)), g, 0 * g), True),
+        (lambda g, w, s: tf.where(tf.reduce_any(tf.math.is_nan(g)), 0 * g, g), True),
         (lambda g, w, s: g * tf.reduce_sum(tf.reverse(s, [0])), False),
         (lambda g, w, s: g * tf.reduce_sum(g, axis=-1, keepdims=True), False),
         # One element, but of a vector, as there are other axes of one element.

@@ -52,8 +52,9 @@ _APPLIES = re.compile(
     r"|CenteredRMSProp|Ftrl|FtrlV2|GradientDescent|KerasMomentum|Momentum|PowerSign"
     r"|ProximalAdagrad|ProximalGradientDescent|RMSProp)$"
 )
-# Ops that sum all elements, or their squares, if their result is a single element.
-_SUMS = frozenset({"L2Loss", "Sum"})
+# Ops that sum all elements, or their squares, or combine truth values, if their result is a single
+# element.
+_SUMS = frozenset({"All", "Any", "L2Loss", "Sum"})
 _ASSIGNS = frozenset({"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"})
 _UNKNOWN = -1
 

@@ -13,49 +13,43 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
+from sharded_cases.optimizers import Conditional, EachOptimizer, Momentum
 from tf_libra.specs.plan import TensorGroup
 from tf_libra.variable_sync.variable_access import variable_access
 
 cases = Cases()
 LEFT = FOLDER / f"left.{RANK}"  # exists when this rank has left
 # No size is a multiple of what ranks own, and some are too small for all ranks to own a part.
-SHAPES = [(models.FEATURES, 37), (37,), (37, 11), (11,), (11, models.CLASSES), (models.CLASSES,)]
+SHAPES = [(models.FEATURES, 37), (37,), (37, 11), (1,), (11, models.CLASSES), (models.CLASSES,)]
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "nesterov": lambda: keras.optimizers.SGD(
         0.1, momentum=0.9, nesterov=True, weight_decay=0.01, clipvalue=0.01, loss_scale_factor=4.0
     ),
     "adam": lambda: keras.optimizers.Adam(0.01),
     "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
-    "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
+    # The weights of the third step are replaced by averages.
+    "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
+    # Updates in branches.
+    "accumulated": lambda: keras.optimizers.AdamW(0.01, gradient_accumulation_steps=2),
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), initial_scale=8.0, dynamic_growth_steps=2
+    ),
+    "conditional": Conditional,
+    "each": EachOptimizer,
+    "written": Momentum,
     "factored": lambda: keras.optimizers.Adafactor(0.01),
     # Sums of all elements, whose last bits may differ.
     "clipped": lambda: keras.optimizers.Adam(0.01, clipnorm=0.1),
     "clipped_together": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
-    "lamb": lambda: keras.optimizers.Lamb(0.01),
+    "lamb": lambda: keras.optimizers.Lamb(0.01, clipnorm=0.1),  # sums of clipped values
+    "nested": lambda: keras.optimizers.LossScaleOptimizer(  # sums in a branch of a branch
+        keras.optimizers.Adam(0.01, clipnorm=0.1, gradient_accumulation_steps=2), initial_scale=8.0
+    ),
 }
+# Cases in which a weight is constrained after its update.
+CONSTRAINED = ("nesterov", "scaled")
 NUM_STEPS = 4
 PLANNED_GATHERS = TensorGroup(2, 6, 2), TensorGroup(1, 2, 4), TensorGroup(0, 1, 1)
-
-
-class Momentum:
-    """An optimizer as a script may write it."""
-
-    def build(self, weights: list[keras.Variable]) -> None:
-        self.variables = [
-            keras.Variable(tf.zeros(weight.shape), trainable=False, name=f"momentum{i}")
-            for i, weight in enumerate(weights)
-        ]
-
-    def apply(self, gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
-        for gradient, weight, slot in zip(gradients, weights, self.variables, strict=True):
-            slot.value.assign(0.9 * slot.value)
-            slot.value.assign_add(gradient)
-            weight.value.assign_sub(0.1 * slot.value)
-
-
-OPTIMIZERS["written"] = Momentum
 
 
 class Network:
@@ -67,6 +61,8 @@ class Network:
             keras.Variable(0.2 * random.normal(size=shape), dtype=dtype, name=f"v{i}")
             for i, shape in enumerate(SHAPES)
         ]
+        if optimizer in CONSTRAINED:
+            self.weights[2].constraint = keras.constraints.NonNeg()
         self.optimizer = OPTIMIZERS[optimizer]()
         self.optimizer.build(self.weights)
 
@@ -86,6 +82,11 @@ class Network:
 
 def inputs_of(number: int, shard: int = models.SHARD) -> tuple[Any, Any]:
     return models.part(models.batch(number, SIZE, "float32", shard), RANK, SIZE)
+
+
+def not_finite(inputs: Any, labels: Any) -> tuple[Any, Any]:
+    """Returns a batch whose gradients are no numbers, as one rank's inputs are infinite."""
+    return inputs / tf.cast(RANK != SIZE - 1, inputs.dtype), labels
 
 
 def decorated(

@@ -8,7 +8,6 @@ from harness import FOLDER, RANK
 
 from sharded_cases.common import (
     NUM_STEPS,
-    Momentum,
     Network,
     cases,
     decorated,
@@ -16,6 +15,7 @@ from sharded_cases.common import (
     inputs_of,
     num_in_parts,
 )
+from sharded_cases.optimizers import Momentum
 from tf_libra.runtime import grappler
 
 

@@ -69,6 +69,41 @@ def killed() -> Any:
     return {"errors": errors, "assigned": float(tf.reduce_min(weights[0]))}
 
 
+def killed_in_sums() -> Any:
+    """Kills rank 1 when gradients are reduced, before norms are added over ranks."""
+    network = Network("written")
+
+    def die() -> None:
+        if RANK == 1 and number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def apply(gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
+        with tf.control_dependencies([gradient.op for gradient in gradients]):
+            called = tf.py_function(die, [], [])
+        with tf.control_dependencies([called]):
+            squares = [gradient * gradient for gradient in gradients]
+        total = tf.add_n([tf.reduce_sum(square) for square in squares])
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.value.assign_sub(0.1 * gradient / (1 + total))
+
+    network.optimizer.apply = apply
+    step = decorated(network, True)
+    for number in range(2):
+        step(*inputs_of(number))
+    exchanged = grappler.report(step.plan).latest.exchanged
+    before = [weight.value.numpy() for weight in network.weights]
+    number = 2
+    error = None
+    try:
+        step(*inputs_of(number))
+    except (RuntimeError, tf.errors.OpError) as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    after = [weight.value.numpy() for weight in network.weights]
+    pairs = zip(before, after, strict=True)
+    are_equal = [old.tobytes() == new.tobytes() for old, new in pairs]
+    return {"error": error, "equal": are_equal, "exchanged": exchanged}
+
+
 class Delay:
     """Delays the gathers of calls on rank 1, while it is on, until rank 0 allows them."""
 
@@ -210,5 +245,6 @@ def leave() -> None:
         harness.write_json("leave", different(ours, theirs))
 
 
-if os.environ.get("TF_LIBRA_JOB_CASES") == "killed":  # ends the job
-    cases.add("killed", killed)
+for ending in (killed, killed_in_sums):
+    if os.environ.get("TF_LIBRA_JOB_CASES") == ending.__name__:  # ends the job
+        cases.add(ending.__name__, ending)

@@ -22,6 +22,7 @@ from sharded_cases.common import (
     decorated,
     different,
     inputs_of,
+    not_finite,
     num_in_parts,
 )
 from tf_libra import config
@@ -34,9 +35,11 @@ from tf_libra.specs.telemetry import gathers_among
 from tf_libra.variable_sync.owned_slots import held_bytes
 
 # Cases whose gathers go on after a call.
-OVERLAPPED = ("nesterov", "averaged", "ftrl", "factored", "clipped", "bfloat16")
+OVERLAPPED = ("nesterov", "averaged", "scaled", "factored", "clipped", "bfloat16")
 # Cases whose plan has gathers of its own.
-PLANNED = ("written", "float64", "lamb")
+PLANNED = ("written", "accumulated", "float64", "lamb")
+# Cases that skip a step whose gradients are not finite.
+SKIPPED = ("scaled", "conditional", "nested")
 
 
 def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
@@ -45,8 +48,13 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
     shard = "overlap" if name in OVERLAPPED else "planned" if name in PLANNED else True
     steps = decorated(ours, shard), decorated(theirs, shard=False)
     for number in range(NUM_STEPS):
-        for step in steps:
-            step(*inputs_of(number))
+        batch = inputs_of(number)
+        if name in SKIPPED and number == 1:
+            batch = not_finite(*batch)
+        steps[0](*batch)
+        if number == 0:  # cases with the same plan share its report
+            graph = grappler.report(steps[0].plan).latest
+        steps[1](*batch)
     in_parts = num_in_parts(ours.variables())
     held = sum(held_bytes(variable.value) for variable in ours.optimizer.variables)
     steps[0].synchronize_variables()
@@ -61,20 +69,32 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
         "in_parts": in_parts,
         "held": held,
         "whole": sum(held_bytes(variable.value) for variable in ours.optimizer.variables),
-        "sharded": [group.is_sharded for group in grappler.report(steps[0].plan).graphs[0].groups],
-        "fused": grappler.report(steps[0].plan).graphs[0].num_fused_updates,
+        "sharded": [group.is_sharded for group in graph.groups],
+        "fused": graph.num_fused_updates,
         "explained": steps[0].explain(),
         "gathers": [
             [record.num_threads, sorted(name.split()[0] for name in record.tensor_names)]
             for record in gathers
         ],
+        "numbers": numbers_left(ours, theirs, steps) if name == "clipped" else [],
     }
+
+
+def numbers_left(ours: Network, theirs: Network, steps: tuple[Any, Any]) -> list[list[int]]:
+    """Returns how many elements of the variables are numbers after gradients that are none."""
+    for step in steps:
+        step(*not_finite(*inputs_of(NUM_STEPS)))
+    steps[0].synchronize_variables()
+    return [
+        [int(np.sum(~np.isnan(variable.numpy()))) for variable in network.variables()]
+        for network in (ours, theirs)
+    ]
 
 
 for name in OPTIMIZERS:
     cases.add(name, lambda name=name: compared(name, name))
 for dtype in ("float16", "bfloat16", "float64"):
-    cases.add(dtype, lambda dtype=dtype: compared(dtype, "adam", dtype))
+    cases.add(dtype, lambda dtype=dtype: compared(dtype, "each", dtype))
 
 
 @cases
@@ -105,7 +125,7 @@ def life() -> Any:
 @cases
 def several() -> Any:
     """Runs graphs of two steps, and of one."""
-    ours, theirs = Network("nesterov"), Network("nesterov")
+    ours, theirs = Network("conditional"), Network("conditional")
     steps, groups = [], []
     for network, shard in ((ours, "overlap"), (theirs, False)):
         train = tf.function(network.step)  # traced once: both steps have the same gradients
