@@ -69,7 +69,8 @@ def test_true_model_predicts_all_samples(truth: CostModel, updates: float) -> No
     steps = [steady_step(profile, plan, truth) for plan in plans]
     samples = steady_state_samples(Calibration(truth, profile, BEFORE, AFTER), steps)
     assert len(samples) == sum(len(plan.groups) for plan in plans)
-    assert np.abs(prediction_errors(truth, samples)).max() < 1e-6
+    # Samples leave out overlaps of less than 20 us, which are up to 3 % slower next to the wire.
+    assert np.abs(prediction_errors(truth, samples)).max() < 1e-4
     assert np.abs(computation_errors(truth, samples)).max() < 1e-3
     assert any(sample.overlap_seconds == 0 for sample in samples)
     assert any(sample.residual_seconds == 0 for sample in samples)
