@@ -1,6 +1,10 @@
 """Answers to other ranks, without another rank."""
 
+import atexit
+import queue
+import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -33,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[float], in
     monkeypatch.setattr(collective_ops, "send", send)
     monkeypatch.setattr(read_service_lib, "_start", lambda call: call())
     monkeypatch.setattr(read_service_lib, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(read_service_lib.engine_lib, "running", lambda: True)
+    monkeypatch.setattr(read_service_lib, "_job", lambda: 0)
     yield found
 
 
@@ -45,7 +49,7 @@ def test_rank_that_cannot_take_over_confirms_all_the_same(
     reads.take_over.side_effect = EngineError("rank 2 is gone")
     service._reads["slots of step"] = reads
     name = "slots of step: hand over after step 3"
-    service._answer(1, name)
+    service._answer(0, 1, name)
     reads.take_over.assert_called_once_with(1, 3)
     assert sent == [([], 1, name)]
 
@@ -54,10 +58,62 @@ def test_reads_of_parts_can_be_refused(sent: list[tuple[list[float], int, str]])
     service = ReadService()
     name = f"slots of step: 0 1 2 {tf.float32.as_datatype_enum}"
     with pytest.raises(KeyError):
-        service._answer(1, name)
-    assert service._refuse(1, name)
+        service._answer(0, 1, name)
+    assert service._refuse(0, 1, name)
     assert sent == [([0, 0, 0], 1, name)]
-    assert not service._refuse(1, "step: 0 1")
+    assert not service._refuse(0, 1, "step: 0 1")
+
+
+def test_answer_of_an_earlier_job_is_not_sent(
+    sent: list[tuple[list[float], int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, reads = ReadService(), mock.create_autospec(ServedValues, instance=True)
+    service._reads["step"] = reads
+
+    def next_job(*_: Any) -> Any:
+        monkeypatch.setattr(read_service_lib, "_job", lambda: 1)
+        return tf.zeros([2])
+
+    reads.value.side_effect = reads.take_over.side_effect = next_job
+    for what in ("0 1", "hand over after step 3"):
+        monkeypatch.setattr(read_service_lib, "_job", lambda: 0)
+        service._answer(0, 1, f"step: {what}")
+    assert service._refuse(0, 1, f"step: 0 1 2 {tf.float32.as_datatype_enum}")
+    reads.value.assert_called_once_with(0, 1)
+    reads.take_over.assert_called_once_with(1, 3)
+    assert sent == []
+
+
+def test_thread_of_an_earlier_job_does_not_keep_the_next_from_having_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ranks have left the first job while its thread waits."""
+    asked: queue.Queue[int] = queue.Queue()
+    may_end = threading.Event()
+
+    def engine(job: int) -> Any:
+        def await_read(_: float) -> None:
+            asked.put(job)
+            may_end.wait()
+
+        return mock.Mock(job=job, await_read=await_read)
+
+    service, reads = ReadService(), mock.create_autospec(ServedValues, instance=True)
+    reads.function, reads.is_released = "step", False
+    threads = []
+    for job in range(2):
+        monkeypatch.setattr(read_service_lib.engine_lib, "running", partial(engine, job))
+        for _ in range(2):
+            service.start(reads)
+        threads.append(service._thread)
+        assert asked.get() == job
+    monkeypatch.setattr(read_service_lib.engine_lib, "running", lambda: None)
+    may_end.set()
+    for thread in threads:
+        assert thread is not None
+        thread.join()
+    assert asked.empty()
+    atexit.unregister(service._end)
 
 
 def test_error_of_one_function_keeps_no_other_from_handing_over() -> None:

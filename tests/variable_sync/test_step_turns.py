@@ -47,6 +47,38 @@ def test_waits_for_a_turn_have_a_deadline() -> None:
             wait()
 
 
+def test_waits_end_when_the_ranks_leave_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = StepTurns("slots of step", 60.0)
+    turns.begin()
+    turns.leave(has_ended=True)
+    turns.begin()
+    errors: list[str] = []
+    is_waiting = threading.Event()
+    wait = turns._ended.wait
+
+    def waiting(timeout: float | None = None) -> bool:
+        is_waiting.set()  # `close` cannot notify before the wait, which releases the lock
+        return wait(timeout)
+
+    monkeypatch.setattr(turns._ended, "wait", waiting)
+
+    def await_end() -> None:
+        try:
+            turns.await_end(2)
+        except EngineError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=await_end)
+    thread.start()
+    is_waiting.wait()
+    turns.leave(has_ended=False)  # another rank is gone
+    turns.close()
+    thread.join()
+    assert errors == ["slots of step: this rank has left the job"]
+    turns.await_reader(0)  # as a rank that begins with the next job asks
+    turns.begin()
+
+
 def test_reader_of_another_step_gets_no_value() -> None:
     turns = StepTurns("slots of step", 60.0)
     turns.await_reader(0)

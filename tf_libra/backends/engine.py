@@ -357,6 +357,8 @@ def connect(
         EngineError: a rank cannot be reached, or did not arrive within `timeout_seconds`.
     """
     assert len(secret) == SECRET_BYTES, len(secret)
+    # First, so that threads never take the new engine for that of an earlier job.
+    _connected().job, _connected().machine = job, machine
     _check(
         native.load().c.TfLibraConnect(
             rank,
@@ -369,7 +371,6 @@ def connect(
             liveness_seconds,
         )
     )
-    _connected().job, _connected().machine = job, machine
     connected = running()
     assert connected is not None
     connected.omit_zeros(omits_zeros)

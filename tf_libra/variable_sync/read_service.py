@@ -156,6 +156,7 @@ class ReadService:
         self._reads: dict[str, ServedValues] = {}
         self._finished: set[str] = set()  # functions that are gone
         self._thread: threading.Thread | None = None
+        self._job: int | None = None  # `World.job` in which the thread answers
         self._ending = threading.Event()  # set when the script of this rank has ended
         self._has_ended = False
         self._answering = threading.Lock()
@@ -170,12 +171,15 @@ class ReadService:
         """Answers reads of a function's variables from now on."""
         self._reads[reads.function] = reads
         self._finished.discard(reads.function)
-        if self._thread is None or not self._thread.is_alive():
+        job = _job()
+        # That of an earlier job may still wait.
+        if self._thread is None or self._job != job or not self._thread.is_alive():
             # Last of all, so that it is called before the engine, which may be a new one, closes.
             atexit.unregister(self._end)
             atexit.register(self._end)
+            self._job = job
             self._thread = threading.Thread(
-                target=self._serve, name="libra variable reads", daemon=True
+                target=self._serve, args=(job,), name="libra variable reads", daemon=True
             )
             self._thread.start()
 
@@ -208,8 +212,8 @@ class ReadService:
         with self._answering:  # the engine stops soon, and an answer would fail
             self._has_ended = True
 
-    def _serve(self) -> None:
-        while (engine := engine_lib.running()) is not None:
+    def _serve(self, job: int | None) -> None:
+        while (engine := engine_lib.running()) is not None and engine.job == job:
             try:
                 request = engine.await_read(_POLL_SECONDS)
             except control_plane.EngineError:
@@ -218,51 +222,54 @@ class ReadService:
             if request is None:
                 continue
             try:
-                self._answer(*request)
+                self._answer(engine.job, *request)
             except Exception as error:
+                if _job() != engine.job:  # no rank waits for the answer any more
+                    return
                 text = f"answering rank {request[0]} about {request[1]}: {_describe(error)}"
                 log_utils.logger(engine.rank).warning("reads of other ranks: %s", text)
-                if not self._refuse(*request):
+                if not self._refuse(engine.job, *request):
                     engine.abort(text)
                     return
 
-    def _answer(self, rank: int, name: str) -> None:
+    def _answer(self, job: int, rank: int, name: str) -> None:
         function, _, what = name.rpartition(": ")
         if not what.startswith(_HAND_OVER):
-            self._send(self._reads[function].value(*map(int, what.split())), rank, name)
+            self._send(job, self._reads[function].value(*map(int, what.split())), rank, name)
             return
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
-                self._take_over(function, rank, int(what.removeprefix(_HAND_OVER)))
+                self._take_over(job, function, rank, int(what.removeprefix(_HAND_OVER)))
             with contextlib.suppress(Exception):  # in any case, as that rank waits
-                self._send(tf.zeros([0]), rank, name)
+                self._send(job, tf.zeros([0]), rank, name)
 
         _start(take_over_and_confirm)
 
-    def _take_over(self, function: str, owner: int, step: int) -> None:
+    def _take_over(self, job: int, function: str, owner: int, step: int) -> None:
         # Scripts often end together, and then this rank reads nothing more.
         now = time.monotonic()
         self._ending.wait(self._patience.setdefault(owner, now + _POLL_SECONDS) - now)
         while not self.is_ending and not {*self._reads, *self._finished} & {function}:
-            if engine_lib.running() is None:
+            if _job() != job:
                 return
             time.sleep(_POLL_SECONDS)  # the first step is about to end
-        if function in self._reads and not self.is_ending:
+        if function in self._reads and not self.is_ending and _job() == job:
             self._reads[function].take_over(owner, step)
 
-    def _refuse(self, rank: int, name: str) -> bool:
+    def _refuse(self, job: int, rank: int, name: str) -> bool:
         """Answers that there is no value; returns whether the read can be answered so."""
         _, _, *answer = name.rpartition(": ")[2].split()
         if len(answer) != 2:
             return False
         with contextlib.suppress(*ERRORS):
-            self._send(partial_answer(None, *map(int, answer)), rank, name)
+            self._send(job, partial_answer(None, *map(int, answer)), rank, name)
         return True
 
-    def _send(self, value: Any, rank: int, name: str) -> None:
+    def _send(self, job: int, value: Any, rank: int, name: str) -> None:
+        """Sends an answer, unless the ranks have left the job of the request."""
         with self._answering:
-            if not self._has_ended and engine_lib.running() is not None:
+            if not self._has_ended and _job() == job:
                 collective_ops.send(value, rank, name, one_sided=True)
 
     @staticmethod
@@ -299,6 +306,12 @@ def _hand_over_all(every: Iterable[ServedValues]) -> None:
     for reads in every:
         with contextlib.suppress(Exception):  # which would hide why this rank leaves
             reads.hand_over()
+
+
+def _job() -> int | None:
+    """Returns the job of the engine that runs; None if none runs."""
+    engine = engine_lib.running()
+    return None if engine is None else engine.job
 
 
 def _describe(error: Exception) -> str:

@@ -190,7 +190,8 @@ class SlotReads:
                 self._kept.pop(key, None)
 
     def drop_all(self) -> None:
-        """Drops all slots: the ranks have left the job."""
+        """Drops all slots, and ends waits for steps: the ranks have left the job."""
+        self._turns.close()
         self.drop(tuple(self._slots))
 
     def release(self) -> None:

@@ -25,6 +25,7 @@ class StepTurns(EndedSteps):
         super().__init__()
         self._function, self._seconds = function, seconds
         self._is_computing = self._is_reading = False
+        self._job = 0  # counts jobs, so that a wait can tell that its job is over
 
     def begin(self) -> None:
         """Begins a step, or another use of the slots by all ranks, when no thread reads."""
@@ -37,6 +38,13 @@ class StepTurns(EndedSteps):
         with self._ended:
             self.number += has_ended and self._is_computing
             self._is_computing = False
+            self._ended.notify_all()
+
+    def close(self) -> None:
+        """Ends all waits by an error, as the ranks have left the job, and counts from 0 again."""
+        with self._ended:
+            self._job += 1
+            self.number = 0  # as on ranks that begin with the next job
             self._ended.notify_all()
 
     @property
@@ -79,7 +87,11 @@ class StepTurns(EndedSteps):
             self._await(lambda: self.number >= step, "the end of a step")
 
     def _await(self, is_turn: Callable[[], bool], what: str) -> None:
-        if not self._ended.wait_for(is_turn, self._seconds):
+        job = self._job
+        has_come = self._ended.wait_for(lambda: self._job != job or is_turn(), self._seconds)
+        if self._job != job:
+            raise control_plane.EngineError(f"{self._function}: this rank has left the job")
+        if not has_come:
             place = native.engine_place()
             who = "this rank" if place is None else f"rank {place.rank}"
             raise control_plane.EngineError(

@@ -129,7 +129,7 @@ def refused() -> Any:
     if RANK == 1:
         reads = variable_access()._observers[vars(slot)["_handle"]._id]
         assert isinstance(reads, SlotReads)
-        reads.drop_all()
+        reads.drop(tuple(reads._slots))
         (FOLDER / f"dropped.{RANK}").touch()
         await_files("refused", [0])  # before the next step, which knows the slot again
     if RANK == 0:
