@@ -25,8 +25,18 @@ def define(values: flags.FlagValues, name: str, document: str, rounds: int) -> N
         "minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=values
     )
     flags.DEFINE_integer("rounds", rounds, "Of step times.", lower_bound=1, flag_values=values)
-    flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=values)
+    flags.DEFINE_string(
+        "only",
+        "",
+        "Cases whose name has this in it; with a $ at its end, those that end so.",
+        flag_values=values,
+    )
     flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=values)
+
+
+def is_selected(values: flags.FlagValues, case: str) -> bool:
+    """Returns whether `--only` selects the case of a name."""
+    return values.only in f"{case}$"
 
 
 def deadline(values: flags.FlagValues) -> float:

@@ -263,7 +263,8 @@ def main(argv: Sequence[str]) -> int:
         for case in all_cases():
             known = AUTO in saved.get(case.name, {}).get("median_seconds", ())
             known = known and not FLAGS.remeasure
-            if FLAGS.only not in case.name or known or time.monotonic() >= deadline:
+            selected = case_flags.is_selected(FLAGS, case.name)
+            if not selected or known or time.monotonic() >= deadline:
                 continue
             if case.num_workers > cores:
                 print(f"speedup: {case.name}: needs more than the {cores} cores here")

@@ -57,7 +57,7 @@ def _run(folder: Path) -> int:
     failed = 0
     for case in cases.all_cases():
         of_case = saved["cases"].setdefault(case.name, {})
-        if FLAGS.only not in case.name:
+        if not case_flags.is_selected(FLAGS, case.name):
             continue
         commands = case.commands(FLAGS.rounds)
         before: dict[str, Any] | None = None

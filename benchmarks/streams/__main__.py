@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     document = _read(path)
     failed = 0
     for case in cases.all_cases():
-        is_wanted = FLAGS.only in case.name and (
+        is_wanted = case_flags.is_selected(FLAGS, case.name) and (
             FLAGS.remeasure or not document["cases"][case.name]
         )
         if not is_wanted or time.monotonic() >= deadline:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from benchmarks import case_flags
+
 ROOT = Path(__file__).resolve().parents[2]
 # Those of benchmarks/gpu need PyTorch.
 PROGRAMS = sorted(
@@ -24,3 +26,17 @@ def test_imported_a_program_defines_no_flags(name: str) -> None:
 
 def test_there_are_programs() -> None:
     assert {"benchmarks.step_time", "benchmarks.soak", "tools.tensorboard_tab"} <= set(PROGRAMS)
+
+
+@pytest.mark.parametrize(
+    ("only", "selected"),
+    [("", {"cnn, SGD", "cnn, SGD, batch x 4"}), ("SGD$", {"cnn, SGD"}), ("mlp", set())],
+)
+def test_cases_are_selected_by_a_part_or_the_end_of_their_name(
+    only: str, selected: set[str]
+) -> None:
+    values = flags.FlagValues()
+    case_flags.define(values, "cases", "docs/cases.md", rounds=1)
+    values(["program", f"--only={only}"])
+    names = ("cnn, SGD", "cnn, SGD, batch x 4")
+    assert {name for name in names if case_flags.is_selected(values, name)} == selected
