@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 780.0
 def under_torchrun(folder: Path, python: Path) -> list[str]:
     """Returns the command of torchrun, which starts both workers again if one fails."""
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    options = ["--nproc-per-node=2", "--max-restarts=1", "--master-port=29511", "--no-python"]
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python"]
     return [*torchrun, *options, str(python), str(EXAMPLE), f"--folder={folder}", *ARGUMENTS]
 
 

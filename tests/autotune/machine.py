@@ -279,8 +279,8 @@ def drive(
     **options: Any,
 ) -> tuple[TuningResult, list[Trial]]:
     """Runs a tuner to its end, as a session does."""
-    if isinstance(machine.model, ContentionModel):  # no lanes that take core time
-        options = {"leaves_records": False} | options
+    # A `ContentionModel` has no lanes that take core time.
+    options = {"leaves_records": not isinstance(machine.model, ContentionModel)} | options
     tuning = tune(
         machine.specs(order),
         strategies.resolve(strategy),

@@ -41,6 +41,7 @@ class Script:
                 strategies.Libra(threads=(1, 2, 4)),
                 NUM_WORKERS,
                 budget,
+                leaves_records=True,
                 clock=pause.clock,
                 should_stop=lambda: pause.is_spent,
             )

@@ -69,6 +69,7 @@ class Training:
             strategy,
             NUM_WORKERS,
             budget,
+            leaves_records=True,
             clock=clock,
             active_plan=active_plan,
         )
@@ -306,5 +307,6 @@ def _blind(machine: Machine, active_plan: Plan) -> Tuner:
         strategies.Libra(),
         NUM_WORKERS,
         Budget(max_seconds=1e8),
+        leaves_records=True,
         active_plan=active_plan,
     )

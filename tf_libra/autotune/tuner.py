@@ -150,6 +150,8 @@ def tune(
     num_workers: int,
     budget: Budget,
     max_model_error: float = MAX_MODEL_ERROR,
+    *,
+    leaves_records: bool,
     clock: Callable[[], float] = time.monotonic,
     on_phase: Callable[[Phase], None] = lambda phase: None,
     hops: int | None = None,
@@ -157,7 +159,6 @@ def tune(
     cores: int = 1,
     on_one_host: bool = False,
     runs_streams: bool = False,
-    leaves_records: bool = True,
     wire: WireFormat | None = None,
     tries_gathers: bool = False,
     overlaps_calls: bool = False,
@@ -174,6 +175,7 @@ def tune(
         num_workers: see `TuningProblem`.
         budget: steps and seconds that tuning may take, from the first step on.
         max_model_error: see `TuningProblem`.
+        leaves_records: see `TuningProblem`.
         clock: returns seconds.
         on_phase: see `TuningProblem`.
         hops: see `TuningProblem`.
@@ -181,7 +183,6 @@ def tune(
         cores: see `TuningProblem`.
         on_one_host: see `TuningProblem`.
         runs_streams: see `TuningProblem`.
-        leaves_records: see `TuningProblem`.
         wire: see `TuningProblem`.
         tries_gathers: see `TuningProblem`.
         overlaps_calls: see `TuningProblem`.
