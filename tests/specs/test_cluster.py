@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ def test_rate_between_sets_is_the_slowest_link():
     assert cluster.rate_among([0, 1, 2]) == 1
     assert cluster.rate_among([1, 2]) == 2
     assert cluster.rate_among([1]) == math.inf
+    assert cluster.all_reduce_rate([0, 1, 2]) == 1
+    assert replace(cluster, all_reduce_efficiency=0.5).all_reduce_rate([1, 2]) == 1
 
 
 def test_json_round_trip_is_identical():
@@ -32,6 +35,14 @@ def test_json_round_trip_is_identical():
     limited = tf_libra.Cluster.from_bandwidth(RATES, memory_bytes=5e9)
     assert tf_libra.Cluster.from_json(limited.to_json()) == limited
     assert limited.memory_bytes == 5e9
+    slower = replace(limited, all_reduce_efficiency=0.5)
+    assert tf_libra.Cluster.from_json(slower.to_json()) == slower != limited
+
+
+@pytest.mark.parametrize("efficiency", [0.0, -1.0, math.inf])
+def test_efficiency_is_positive(efficiency):
+    with pytest.raises(ValueError, match="all_reduce_efficiency"):
+        tf_libra.Cluster(((0.0,),), all_reduce_efficiency=efficiency)
 
 
 @pytest.mark.parametrize(

@@ -50,17 +50,21 @@ class Cluster(Document):
       bytes_per_second: b, shape [V][V]: symmetric, 0 without a link; the diagonal is 0.
       nodes: node (server) of each device, shape [V]; None: unknown.
       memory_bytes: memory per device for parameters and their gradients; None: unlimited.
+      all_reduce_efficiency: rate of a ring all-reduce to the least rate of its links. SPP's Eq. 1
+        has 1; devices that also add and copy reach less.
 
     Raises:
-      ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
+      ValueError: not square, not symmetric, a rate is negative or not finite, no memory, or no
+        efficiency.
     """
 
     bytes_per_second: Annotated[tuple[tuple[float, ...], ...], _rates]
     nodes: tuple[Natural, ...] | None = None
     memory_bytes: Positive | None = None
+    all_reduce_efficiency: Positive = 1.0
 
     FORMAT: ClassVar = "tf-libra cluster"
-    SPARSE: ClassVar = ("nodes", "memory_bytes")
+    SPARSE: ClassVar = ("nodes", "memory_bytes", "all_reduce_efficiency")
 
     def _validate(self) -> None:
         if self.nodes is not None:
@@ -107,3 +111,7 @@ class Cluster(Document):
         """Returns the least rate between two of these devices; infinite for a single one."""
         among = self.rates[np.ix_(devices, devices)]
         return float(among[~np.eye(len(devices), dtype=bool)].min(initial=np.inf))
+
+    def all_reduce_rate(self, devices: Sequence[int]) -> float:
+        """Returns the rate of a ring all-reduce among devices; infinite for a single one."""
+        return self.all_reduce_efficiency * self.rate_among(devices)

@@ -14,6 +14,7 @@ from tests.model_parallel.job import batches, build_model, train_alone
 from tests.model_parallel.models import EVERY
 from tests.worker_processes import Job
 from tf_libra.cli import main
+from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.pipeline import PipelinePlan
 
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
@@ -255,6 +256,8 @@ def test_logdir_of_a_pipeline_is_readable_by_commands(
     assert "data-parallel" in capsys.readouterr().out
     plan = PipelinePlan.from_json((logdir / "pipeline.json").read_text())
     assert [list(stage.devices) for stage in plan.stages] == trained.value("deep")["stages"]
+    cluster = Cluster.from_json((logdir / "cluster.json").read_text())
+    assert cluster.all_reduce_efficiency != 1.0  # as measured
     events = json.loads((logdir / "trace.json").read_text())["traceEvents"]
     for what in ("predicted", "measured"):
         found = {(event["tid"], event["name"]) for event in events if event["pid"] == what}

@@ -42,7 +42,12 @@ def test_blocks_keep_all_conventions(data, layers, cluster):
 
 
 @many
-@given(st.data(), reference.layer_graphs(), reference.clusters(), st.integers(1, 3))
+@given(
+    st.data(),
+    reference.layer_graphs(),
+    reference.clusters(efficiencies=(1.0, 0.25)),
+    st.integers(1, 3),
+)
 def test_time_is_that_of_the_dependencies(data, layers, cluster, M):
     stages = data.draw(st.sampled_from(list(reference.all_plans(layers, cluster))))
     orders = execution_orders(len(stages), M)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ def links_of_job(transport: Transport, control: Control) -> LinkRates:
     job = (control.job, control.rank, control.world_size)
     if job not in _known_links():
         links = measured_links(transport, control)  # on all ranks, or on none
+        cluster = with_measured_all_reduce(links.cluster, transport, control)
+        links = replace(links, cluster=cluster)
         _known_links().clear()
         _known_links()[job] = links
     return _known_links()[job]
@@ -80,6 +83,23 @@ def _measured_link(transport: Transport, rank: int, peer: int) -> tuple[float, f
 
     latency = one_way(4)
     return latency, 1 / lasting_rate(one_way)
+
+
+def with_measured_all_reduce(cluster: Cluster, transport: Transport, control: Control) -> Cluster:
+    """Return a cluster with the efficiency of an all-reduce among all its devices.
+
+    Args:
+        cluster: measured rates; one device per rank.
+        transport: connections to the other ranks.
+        control: control channel to the other ranks; all ranks call this.
+    """
+    count = cluster.num_devices
+    if count == 1:
+        return cluster
+    rate = measured_all_reduces(transport, control, (1, count)).bytes_per_second[-1]
+    # A ring sends 2(N-1)/N of the payload (SPP, Eq. 1).
+    sent = 2 * (count - 1) / count * rate
+    return replace(cluster, all_reduce_efficiency=sent / cluster.rate_among(range(count)))
 
 
 def measured_all_reduces(

@@ -76,7 +76,7 @@ def groups_of(
     for stage, allocated in enumerate(plan.stages):
         names = in_production_order(cut, stage)
         if len(allocated.devices) > 1 and names:
-            rate = links.cluster.rate_among(allocated.devices)
+            rate = links.cluster.all_reduce_rate(allocated.devices)
             _, backward = layers.replica_seconds(len(allocated.devices))
             arguments = (backward.tolist(), rate, links.latency_seconds)
             reduction = reduction_of(cut, names, len(allocated.devices), *arguments)

@@ -191,7 +191,7 @@ def all_reduce_seconds(layers: LayerGraph, cluster: Cluster, stage: PipelineStag
         return 0.0
     num_bytes = float(layers.parameter_bytes[stage.start : stage.stop].sum())
     sent = 2 * (replicas - 1) * num_bytes / replicas
-    return _seconds(sent, cluster.rate_among(stage.devices), "replicas", stage.devices)
+    return _seconds(sent, cluster.all_reduce_rate(stage.devices), "replicas", stage.devices)
 
 
 def _seconds(num_bytes: float, rate: float, sender: str, *devices: tuple[int, ...]) -> float:

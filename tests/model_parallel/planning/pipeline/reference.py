@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -38,13 +39,14 @@ def layer_graphs(draw, max_layers=5, seconds=_SECONDS, num_bytes=_BYTES, shares=
 
 
 @st.composite
-def clusters(draw, max_devices=4, rates=_RATES, min_devices=1):
+def clusters(draw, max_devices=4, rates=_RATES, min_devices=1, efficiencies=(1.0,)):
     """Draw a cluster with link rates from the array `rates`."""
-    how_many, *drawn = fractions(draw, 1 + math.comb(max_devices, 2))
+    how_many, efficiency, *drawn = fractions(draw, 2 + math.comb(max_devices, 2))
     count = pick(range(min_devices, max_devices + 1), how_many)
     matrix = np.zeros((count, count))
     matrix[np.triu_indices(count, 1)] = picks(rates, np.array(drawn[: math.comb(count, 2)]))
-    return tf_libra.Cluster.from_bandwidth((matrix + matrix.T).tolist())
+    cluster = tf_libra.Cluster.from_bandwidth((matrix + matrix.T).tolist())
+    return replace(cluster, all_reduce_efficiency=pick(efficiencies, efficiency))
 
 
 def drawn(rng, max_layers, max_devices, working=False):
@@ -137,7 +139,7 @@ def costs(layers, cluster, stages):
         forward, backward = layers.replica_seconds(k)
         computed.append((math.fsum(forward[start:stop]), math.fsum(backward[start:stop])))
         alpha = math.fsum(layer.parameter_bytes for layer in layers.layers[start:stop])
-        rate = least_rate(cluster, devices, devices)
+        rate = cluster.all_reduce_efficiency * least_rate(cluster, devices, devices)
         reduced.append(over(2 * (k - 1) * alpha / k, rate) if k > 1 else 0.0)
     for (_, stop, ones), (_, _, others) in itertools.pairwise(stages):
         rate = len(ones) * len(others) * least_rate(cluster, ones, others)

@@ -56,7 +56,11 @@ def test_missing_links_are_infinite(data, layers, cluster, M):
 
 
 @many
-@given(reference.layer_graphs(shares=True), reference.clusters(), st.integers(1, 3))
+@given(
+    reference.layer_graphs(shares=True),
+    reference.clusters(efficiencies=(1.0, 0.25)),
+    st.integers(1, 3),
+)
 def test_replication_that_is_not_linear(layers, cluster, M):
     check(layers, cluster, device_order(cluster), M)
 

@@ -36,6 +36,7 @@ class Partitions:
     ) -> None:
         self._order = tuple(order)
         self._rates = cluster.rates[np.ix_(self._order, self._order)]
+        self._efficiency = cluster.all_reduce_efficiency
         devices, count = len(self._order), len(layers.layers)
         self.max_stages = min(devices, count)
         memory = np.inf if cluster.memory_bytes is None else cluster.memory_bytes
@@ -95,7 +96,7 @@ class Partitions:
         computed = self._computation[replicas - 1]
         seconds = computed - computed[:, None]
         if replicas > 1:
-            rate = among[~np.eye(replicas, dtype=bool)].min()
+            rate = self._efficiency * among[~np.eye(replicas, dtype=bool)].min()
             seconds += _seconds(2 * (replicas - 1) / replicas * self._bytes, rate)
         # Replicas have all parameters of their stage.
         seconds[self._too_large] = np.inf
