@@ -41,7 +41,7 @@ from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
 hvd.init()
-MODELS = (models.mlp, models.convolutional, models.embedded, models.normalized)
+MODELS = (models.mlp, models.convolutional, models.sparsely_embedded, models.normalized)
 
 
 def plain(result):
@@ -342,7 +342,7 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases(failing_transfer)
     cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True))
     cases.add("compared embedded", lambda: compared(models.embedded, sparse_as_dense=True))
-    cases.add("compared sparse", lambda: compared(models.embedded))
+    cases.add("compared sparse", lambda: compared(models.embedded, families=FAMILIES))
     cases.add("compared convolutional", lambda: compared(models.convolutional, FIRST))
     cases.add("compared normalized", lambda: compared(models.normalized))
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))

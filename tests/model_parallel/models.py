@@ -70,6 +70,11 @@ def embedded() -> Trained:
     return replace(trained, call=call)
 
 
+def sparsely_embedded() -> Trained:
+    """Returns `embedded`, whose process alone applies the rows of sparse gradients, too."""
+    return replace(embedded(), keeps_rows=True)
+
+
 def branching() -> Trained:
     """A functional model whose branches join, one of them many layers later."""
     layers = keras.layers

@@ -22,6 +22,7 @@ class Trained:
         norms: metric of the norm of all gradients and of the number of updates, or None.
         state: other variables that a step writes.
         scaled: returns the loss to differentiate, for a loss.
+        keeps_rows: whether `accumulated`, for a single microbatch, applies sparse gradients.
     """
 
     call: Callable[[Any], Any]
@@ -32,6 +33,7 @@ class Trained:
     norms: Any = None
     state: tuple[Any, ...] = ()
     scaled: Callable[[Any], Any] = lambda loss: loss
+    keeps_rows: bool = False
 
     @property
     def every_variable(self) -> list[Any]:
@@ -81,16 +83,17 @@ class Trained:
                 logits.append(self.call(inputs))
                 losses.append(self.loss(wanted, logits[-1]))
                 scaled = self.scaled(losses[-1])
-            gradients = [
-                tf.convert_to_tensor(gradient) for gradient in tape.gradient(scaled, self.variables)
-            ]
+            gradients = tape.gradient(scaled, self.variables)
+            if not self.keeps_rows:
+                gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             if self.metric is not None:
                 self.metric.update_state(wanted, logits[-1])
             sums = (
                 gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
             )
-        means = [total / num_microbatches for total in sums or []]
-        self.optimizer.apply_gradients(zip(means, self.variables, strict=True))
+        if num_microbatches > 1:
+            sums = [total / num_microbatches for total in sums]
+        self.optimizer.apply_gradients(zip(sums, self.variables, strict=True))
         result = {
             "loss": tf.add_n(losses) / num_microbatches,
             "logits": tf.concat(logits, 0),
@@ -99,7 +102,7 @@ class Trained:
         if self.metric is not None:
             result["metric"] = self.metric.result()
         if self.norms is not None:
-            self._measure(means)
+            self._measure(sums)
             result["norms"] = self.norms.result()
         return result
 

@@ -7,6 +7,9 @@ import tensorflow as tf
 
 from tf_libra.backends import collective_ops
 
+WIRE_ID = tf.float64
+"""Dtype of ids on the wire: the engine carries no integers, and these are exact below 2^53."""
+
 
 @dataclass(frozen=True)
 class RowExchange:
@@ -72,11 +75,10 @@ class RowExchange:
 
     def _gather_ids(self, own: Any) -> tuple[Any, Any]:
         """Returns the number of rows of each rank, and all ids in rank order."""
-        # The engine carries no integers. Float64 represents those below 2^53 exactly.
-        mine = tf.cast([tf.shape(own)[0]], tf.float64)
+        mine = tf.cast([tf.shape(own)[0]], WIRE_ID)
         counts = self._gather(mine, tf.ones([self.size], tf.int32), "counts")
         counts = tf.cast(counts, tf.int32)
-        ids = self._gather(tf.cast(own, tf.float64), counts, "indices")
+        ids = self._gather(tf.cast(own, WIRE_ID), counts, "indices")
         return counts, tf.cast(ids, own.dtype)
 
     def _gather(self, own: Any, counts: Any, what: str) -> Any:
@@ -100,6 +102,15 @@ def _add_duplicates(slices: tf.IndexedSlices) -> tuple[Any, Any]:
     found = tf.unique(slices.indices)
     sums = tf.math.unsorted_segment_sum(slices.values, found.idx, tf.shape(found.y)[0])
     return found.y, sums
+
+
+def add_duplicates(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Returns each id once, ascending, with the sum of its rows."""
+    ids = tf.unique(tf.sort(slices.indices)).y
+    exact = tf.cast(slices.values, _summed_in(slices.values.dtype))
+    places = tf.searchsorted(ids, slices.indices)
+    sums = tf.math.unsorted_segment_sum(exact, places, tf.shape(ids)[0])
+    return tf.IndexedSlices(tf.cast(sums, slices.values.dtype), ids, slices.dense_shape)
 
 
 def _summed_in(dtype: tf.DType) -> tf.DType:

@@ -61,6 +61,8 @@ class ReductionPolicy:
         function: identity of the training function, unique in this process.
         sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered; "rows" adds
             rows of the same id, over all ranks.
+        joins_rows: whether rows, their values and ids, pass through all-reduces of their own, which
+            a rank that trains the joint batch by itself leaves out; else ranks exchange rows.
         plans_rows: whether plans include gathered rows. Those that are added never are: which of
             them travel is known only when all ids are.
         error_feedback: whether what rounding loses is added to the next gradients.
@@ -77,6 +79,7 @@ class ReductionPolicy:
 
     function: str = ""
     sparse_as_dense: bool | str = False
+    joins_rows: bool = False
     plans_rows: bool = False
     error_feedback: bool = False
     inner_gradients: str = "reject"
@@ -322,6 +325,8 @@ class GradientRegistry:
     def _average(self, name: str, gradient: Any) -> Any:
         if not self.is_gathered(gradient):
             return self._all_reduce(name, tf.convert_to_tensor(gradient), "average")
+        if self._policy.joins_rows:
+            return self._join_rows(name, gradient)
         row = tuple(gradient.values.shape[1:].as_list())
         dtype = gradient.dtype.name
         adds = self._policy.sparse_as_dense == "rows"
@@ -332,6 +337,16 @@ class GradientRegistry:
         _, size = self.rank_and_size()
         exchange = gradient_encoding.RowExchange(name, self._policy.function, size, planned)
         return exchange.average(gradient) if adds else exchange.gather(gradient)
+
+    def _join_rows(self, name: str, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+        if self._policy.sparse_as_dense == "rows":
+            gradient = gradient_encoding.add_duplicates(gradient)
+        ids = tf.cast(gradient.indices, gradient_encoding.WIRE_ID)
+        return tf.IndexedSlices(
+            self._all_reduce(name, gradient.values, "average"),
+            tf.cast(self._all_reduce(f"{name}/ids", ids, "average"), gradient.indices.dtype),
+            gradient.dense_shape,
+        )
 
     def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)

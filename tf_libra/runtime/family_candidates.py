@@ -90,7 +90,7 @@ class FamilyCandidates:
                 self._impossible[name] = reason
                 continue
             own = {option.name for option in config.declared(kind.options) if not option.group}
-            given = {key: getattr(options, key) for key in own - {"strategy", "sparse_as_dense"}}
+            given = {key: getattr(options, key) for key in own - {"strategy"}}
             self._options[name] = kind, {**given, "strategy": strategy}
             try:
                 self.steps[name] = self._make_step(name)
@@ -205,9 +205,9 @@ class FamilyCandidates:
         seconds = [theirs for theirs, _ in everyone]
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
         self.reference = Reference.from_result(self._first.state.conclusion, seconds, is_repeated)
-        other = reason_against(self._first)
         slow = {name: self._reason_slow(name) for name in self._unchecked}
-        self._leave_out_everywhere({name: slow[name] or other for name in slow}, slow)
+        reasons = {name: slow[name] or self._reason_against(name) for name in slow}
+        self._leave_out_everywhere(reasons, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
         self._leave_out_everywhere({name: self._rejects(name, args, kwargs) for name in alone})
         self._predict(args, kwargs)
@@ -281,10 +281,13 @@ class FamilyCandidates:
         late = self.reference.describe_late(seconds_left, len(names))
         self._leave_out_everywhere(dict.fromkeys(names, late))
 
+    def _reason_against(self, name: str) -> str:
+        return reason_against(self._first, self._kind(name))
+
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.rank_and_size
         step = self.steps[name]
-        step.share_traces(next(iter(self.steps.values())))
+        step.share_traces(self.steps[self.alone or next(iter(self.steps))])
         try:
             reason = step.rejects(args, kwargs, num_ranks)
         except Exception as error:  # of the script, traced for the joint batch
@@ -316,7 +319,7 @@ class FamilyCandidates:
             if plan_type is not None:  # else it plans again before its first step
                 plan = plan_type.from_json(choice.plan)
                 self.steps[name] = self._make_step(name, plan=plan)
-            reason = reason_against(self._first) or self._rejects(name, args, kwargs)
+            reason = self._reason_against(name) or self._rejects(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
                 self.steps[name] = usual

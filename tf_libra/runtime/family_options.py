@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tf_libra import config
-from tf_libra.runtime.strategy_kinds import KINDS
+from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind
 
 if TYPE_CHECKING:
     from tf_libra.runtime.training_step import TrainingFunction
@@ -69,11 +69,11 @@ def available_families(families: Sequence[str]) -> Sequence[str]:
     return families if kinds else ()
 
 
-def reason_against(first: "TrainingFunction") -> str:
-    """Returns why only data parallelism can train; empty if other strategies may."""
+def reason_against(first: "TrainingFunction", kind: StrategyKind) -> str:
+    """Returns why strategies of another kind cannot train; empty if they may."""
     if first.rendezvous.options.engine != "lanes":
         return "the engine is not lanes, which carry examples and results between ranks"
-    if first.gathers_rows:
+    if first.gathers_rows and not kind.trains_alone:
         return (
             "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
             " sparse_as_dense=True makes them dense under every strategy"

@@ -62,7 +62,8 @@ class StrategyKind:
             has a step of its own.
         joins_trials: True if a strategy of data parallelism may try these strategies; their steps
             are then `CandidateStep`s.
-        trains_alone: True if predictions of one worker hold for these strategies.
+        trains_alone: True if one rank trains the joint batch: predictions of one worker hold, and
+            sparse gradients stay rows.
         max_speedup: returns the largest factor by which N workers may be faster than one.
         predict: returns the predicted seconds of a step, from a strategy, the measured layers for
             the joint batch, the links, and the number of examples of that batch; raises

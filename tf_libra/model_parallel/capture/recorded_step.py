@@ -40,6 +40,7 @@ class RecordedStep:
         variables: trained variables by name of the op that reduces their gradient.
         nested_layers: names of layers that end inside another function, loop or condition, where
             the step cannot be cut.
+        has_rows: whether a gradient is sparse: its values and its ids pass through reductions.
     """
 
     name: str
@@ -48,6 +49,7 @@ class RecordedStep:
     gradient_ops: tuple[int, int]
     variables: dict[str, Any]
     nested_layers: tuple[str, ...]
+    has_rows: bool = False
 
     @property
     def is_evaluation(self) -> bool:

@@ -18,15 +18,20 @@ from tf_libra.model_parallel.capture.horovod_reductions import find_reduced_vari
 from tf_libra.model_parallel.capture.recorded_step import RecordedStep
 from tf_libra.model_parallel.capture.trace_hooks import TraceHooks
 
+_EVERYTHING_DENSE = ReductionPolicy(sparse_as_dense=True)
+
 
 class StepRecorder:
     """Traces one step for batches of any size."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], policy: ReductionPolicy = _EVERYTHING_DENSE
+    ) -> None:
         """Traces nothing yet.
 
         Args:
             function: a `tf.function` or a plain function.
+            policy: treatment of gradients; stages add up dense ones.
 
         Raises:
             ValueError: the step is compiled by XLA.
@@ -34,6 +39,7 @@ class StepRecorder:
         self.name = step_name(function)
         self._step = _without_signature(function)
         self._selects_branches = False
+        self._policy = policy
         self.reset()
 
     def enable_branch_selection(self) -> None:
@@ -52,7 +58,7 @@ class StepRecorder:
         self._function = InstrumentedFunction(
             self._step,
             self._on_traced,
-            lambda: ReductionPolicy(sparse_as_dense=True),
+            lambda: self._policy,
             self._recording,
         )
 
@@ -87,6 +93,7 @@ class StepRecorder:
             hooks.gradient_ops or (num_ops, num_ops),
             hooks.variables | horovod_variables,
             tuple(hooks.nested_layers),
+            hooks.has_rows,
         )
 
     def input_order(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:

@@ -52,6 +52,7 @@ class TraceHooks:
         variables: trained variables by name of the op that reduces their gradient.
         unreduced_variables: variables whose gradients pass through no reduction.
         nested_layers: names of layers that ended outside of `graph`.
+        has_rows: whether a gradient is sparse.
     """
 
     def __init__(self, name: str, registry: GradientRegistry, selects_branches: bool) -> None:
@@ -69,6 +70,7 @@ class TraceHooks:
         self.variables: dict[str, Any] = {}
         self.unreduced_variables: list[Any] = []
         self.nested_layers: list[str] = []
+        self.has_rows = False
         self._name = name
         self._selects_branches = selects_branches
         self._keras_stack: list[Any] = []  # Keras layers whose call is in progress
@@ -189,10 +191,15 @@ class TraceHooks:
                 f" {variable.dtype.name}, and stages average real gradients only; use a"
                 " data-parallel strategy"
             )
-        if reduced.op.type == REDUCTION:
-            self.variables[reduced.op.name] = variable
-        else:
-            self.unreduced_variables.append(variable)
+        parts = [reduced]
+        if isinstance(reduced, tf.IndexedSlices):  # ids are cast after their reduction
+            parts = [reduced.values, *reduced.indices.op.inputs]
+            self.has_rows = True
+        for part in parts:
+            if part.op.type == REDUCTION:
+                self.variables[part.op.name] = variable
+            else:
+                self.unreduced_variables.append(variable)
 
     def _check_gradient_call(self, sources: Sequence[Any]) -> None:
         if self.gradient_ops is not None:

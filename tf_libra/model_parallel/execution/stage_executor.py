@@ -65,6 +65,11 @@ class StageExecutor:
         self._groups = [group for group in layout.replica_groups if transport.rank in group]
         sized = next(iter(partitions.values()))  # for what all traces have in common
         self._partition = partition = sized.partition
+        if partition.graph.recording.has_rows:
+            raise ValueError(
+                f"{partition.graph.recording.name}: gradients are sparse, and stages need dense"
+                " ones: set sparse_as_dense=True"
+            )
         self._update = UpdatePhase(partition)
         self._order = layout.orders[transport.rank]
         for each in partitions.values():

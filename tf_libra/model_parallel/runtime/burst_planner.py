@@ -78,6 +78,7 @@ class BurstPlanner:
 
     num_microbatches = 1
     has_branches = True
+    joins_rows = False
 
     def __init__(self, strategy: BurstStrategy, user_plan: BurstPlan | None) -> None:
         """Start without a plan.

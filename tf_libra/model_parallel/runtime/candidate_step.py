@@ -115,6 +115,8 @@ class CandidateTraining(StagedTraining):
         traces = self._trace(arguments, samples, size, num_ranks)
         if is_joint:
             self._traced_ahead = {key: traces}
+        if traces.microbatch_graph.recording.has_rows:
+            raise ValueError("gradients are sparse, and stages need dense ones")
         if len(traces.microbatch_graph.layers) == 1:
             raise ValueError(
                 f"the step cannot be cut: {traces.microbatch_graph.explain_single_layer()}"

@@ -29,6 +29,7 @@ class OneRankPlanner:
 
     num_microbatches = 1
     has_branches = False
+    joins_rows = True
 
     def __init__(self, strategy: OneRankStrategy, user_plan: OneRankPlan | None = None) -> None:
         """Start without a plan.

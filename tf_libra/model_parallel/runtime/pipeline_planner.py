@@ -41,6 +41,7 @@ class PipelinePlanner:
     """See `Planner`. `begin` makes the plan, or adopts the given one, which then stays fixed."""
 
     has_branches = False
+    joins_rows = False
 
     def __init__(self, strategy: PipelineStrategy, user_plan: PipelinePlan | None = None) -> None:
         """Start without a plan.

@@ -50,6 +50,11 @@ class Planner(Protocol):
         """True if plans may contain branches; an op that joins branches is then a layer."""
         ...
 
+    @property
+    def joins_rows(self) -> bool:
+        """True if one rank applies sparse gradients of the joint batch; stages need dense ones."""
+        ...
+
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if batches of this size cannot be divided."""
         ...
