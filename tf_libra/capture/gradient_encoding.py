@@ -104,15 +104,6 @@ def _add_duplicates(slices: tf.IndexedSlices) -> tuple[Any, Any]:
     return found.y, sums
 
 
-def add_duplicates(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns each id once, ascending, with the sum of its rows."""
-    ids = tf.unique(tf.sort(slices.indices)).y
-    exact = tf.cast(slices.values, _summed_in(slices.values.dtype))
-    places = tf.searchsorted(ids, slices.indices)
-    sums = tf.math.unsorted_segment_sum(exact, places, tf.shape(ids)[0])
-    return tf.IndexedSlices(tf.cast(sums, slices.values.dtype), ids, slices.dense_shape)
-
-
 def _summed_in(dtype: tf.DType) -> tf.DType:
     """Returns the dtype in which the engine adds and divides elements."""
     return tf.float32 if dtype.size < tf.float32.size else dtype

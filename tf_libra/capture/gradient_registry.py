@@ -339,8 +339,6 @@ class GradientRegistry:
         return exchange.average(gradient) if adds else exchange.gather(gradient)
 
     def _join_rows(self, name: str, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-        if self._policy.sparse_as_dense == "rows":
-            gradient = gradient_encoding.add_duplicates(gradient)
         ids = tf.cast(gradient.indices, gradient_encoding.WIRE_ID)
         return tf.IndexedSlices(
             self._all_reduce(name, gradient.values, "average"),

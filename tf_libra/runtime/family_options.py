@@ -73,6 +73,8 @@ def reason_against(first: "TrainingFunction", kind: StrategyKind) -> str:
     """Returns why strategies of another kind cannot train; empty if they may."""
     if first.rendezvous.options.engine != "lanes":
         return "the engine is not lanes, which carry examples and results between ranks"
+    if first.gathers_rows and first.rendezvous.options.sparse_as_dense == "rows":
+        return 'sparse_as_dense="rows" adds rows of one id, which no other strategy does'
     if first.gathers_rows and not kind.trains_alone:
         return (
             "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"

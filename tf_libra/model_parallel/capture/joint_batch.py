@@ -40,6 +40,12 @@ def find_difference(graph: StepGraph, other: StepGraph) -> str | None:
             return f"{name!r} draws random numbers, which would be those of the joint batch"
         if kind in _HOST_OPS:
             return f"{name!r} calls Python, which only one rank would call"
+    for name, gradient in graph.gradients.items():
+        if graph.recording.has_rows and not gradient.shape.is_fully_defined():
+            return (
+                f"the number of rows of the gradient {name!r} depends on values, so that rows of an"
+                " id may be one row in the joint batch, and several in those of ranks"
+            )
     related = find_relation(graph, other)
     if related is None:
         return None

@@ -34,13 +34,13 @@ class RecordedStep:
 
     Attributes:
         name: step name, for messages.
-        concrete: the trace; each variable gradient passes through one `LibraAllReduce`.
+        concrete: the trace; each dense gradient passes through one `LibraAllReduce`.
         layer_ends: ends of layers, in forward order.
         gradient_ops: half-open range of the ops that compute gradients, in creation order.
         variables: trained variables by name of the op that reduces their gradient.
         nested_layers: names of layers that end inside another function, loop or condition, where
             the step cannot be cut.
-        has_rows: whether a gradient is sparse: its values and its ids pass through reductions.
+        has_rows: whether a gradient is sparse: its values and its ids pass through one each.
     """
 
     name: str

@@ -100,8 +100,8 @@ class StepGraph(StepDataflow):
         if self.recording.is_evaluation:
             return self._layers_of_training()
         sizes = [0] * self.num_regions
-        for variable in self.recording.variables.values():
-            placeholder = self.placeholder_of(variable)
+        trained = {self.placeholder_of(var): var for var in self.recording.variables.values()}
+        for placeholder, variable in trained.items():
             if placeholder is not None:
                 region = self.region_of_variable(placeholder)
                 sizes[region] += variable.dtype.size * variable.shape.num_elements()

@@ -52,7 +52,7 @@ class TraceHooks:
         variables: trained variables by name of the op that reduces their gradient.
         unreduced_variables: variables whose gradients pass through no reduction.
         nested_layers: names of layers that ended outside of `graph`.
-        has_rows: whether a gradient is sparse.
+        has_rows: whether a gradient is reduced as rows.
     """
 
     def __init__(self, name: str, registry: GradientRegistry, selects_branches: bool) -> None:
@@ -194,10 +194,10 @@ class TraceHooks:
         parts = [reduced]
         if isinstance(reduced, tf.IndexedSlices):  # ids are cast after their reduction
             parts = [reduced.values, *reduced.indices.op.inputs]
-            self.has_rows = True
         for part in parts:
             if part.op.type == REDUCTION:
                 self.variables[part.op.name] = variable
+                self.has_rows |= len(parts) > 1
             else:
                 self.unreduced_variables.append(variable)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.execution.transport import Transport, named_failures
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 Groups = tuple[tuple[str, ...], ...]
@@ -66,8 +66,9 @@ def compiled_all_reduce(
 
     def all_reduce(tensors: Mapping[str, Any]) -> dict[str, Any]:
         inputs = [tensors[key] for key in variables]
-        # None: no tensors.
-        return dict(zip(variables, concrete.inference_fn.call_flat(*inputs) or (), strict=True))
+        what = f"rank {transport.rank} cannot all-reduce gradients with ranks {[*ranks]}"
+        with named_failures(what):
+            return dict(zip(variables, concrete.inference_fn.call_flat(*inputs), strict=True))
 
     return all_reduce
 

@@ -105,7 +105,8 @@ class StageExecutor:
             if is_sum_reduction(graph.ops[graph.op_index[name]])
         ]
         self._all_reduces = [
-            self._build_all_reduce(group) for group in self._groups if len(group) > 1
+            self._build_all_reduce(group, variables)
+            for group, variables in self._find_rest().items()
         ]
         # Tensors from one stage of this rank to another, by tensor, target and microbatch.
         self._local_tensors: dict[tuple[str, int, int], Any] = {}
@@ -115,15 +116,20 @@ class StageExecutor:
         self.reduction_span: tuple[float, float] | None = None
         self.update_span = (0.0, 0.0)
 
-    def _build_all_reduce(self, group: tuple[int, ...]) -> Callable[[Values], Values]:
-        """Returns the all-reduce of what backward leaves to a group of ranks."""
-        variables = {
-            name: self._partition.graph.recording.variables[name]
-            for stage, ranks in enumerate(self.layout.ranks)
-            if ranks == group
-            for name in self._partition.reductions[stage]
-            if name not in self._grouped_reductions
-        }
+    def _find_rest(self) -> dict[tuple[int, ...], dict[str, Any]]:
+        """Returns the variables of gradients that backward leaves to groups of ranks, by name."""
+        rest: dict[tuple[int, ...], dict[str, Any]] = {}
+        for stage, ranks in enumerate(self.layout.ranks):
+            if len(ranks) > 1 and ranks in self._groups:
+                for name in self._partition.reductions[stage]:
+                    if name not in self._grouped_reductions:
+                        variable = self._partition.graph.recording.variables[name]
+                        rest.setdefault(ranks, {})[name] = variable
+        return rest
+
+    def _build_all_reduce(
+        self, group: tuple[int, ...], variables: dict[str, Any]
+    ) -> Callable[[Values], Values]:
         number = self.layout.replica_groups.index(group)
         return compiled_all_reduce(variables, group, self._transport, f"rest, {number}")
 

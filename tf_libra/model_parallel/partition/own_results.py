@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.subgraph import collect_closure
@@ -130,6 +131,12 @@ def make_own_results(own: SizedPartition) -> OwnResults:
             )
     arguments = [f"{name}:0" for name in graph.arguments if name in closure.arguments]
     inputs = (*arguments, *closure.inputs)
+    for name in closure.inputs:
+        if axis_of(name) is None and _grows(axes, name):
+            raise ValueError(
+                f"results are computed from {name!r}, which grows with the batch, but not by one"
+                " part for each example"
+            )
     names = [graph.ops[index].name for index in sorted(closure.ops)]
     return OwnResults(
         inputs,
@@ -140,6 +147,13 @@ def make_own_results(own: SizedPartition) -> OwnResults:
         graph.metric_variables,
         finish,
     )
+
+
+def _grows(axes: BatchAxes, tensor: str) -> bool:
+    try:
+        return axes.batch_axis(tensor) is not None
+    except ValueError:  # of no static shape
+        return False
 
 
 def _effects(graph: StepGraph) -> list[int]:

@@ -88,6 +88,9 @@ def _measured_link(transport: Transport, rank: int, peer: int) -> tuple[float, f
 def with_measured_all_reduce(cluster: Cluster, transport: Transport, control: Control) -> Cluster:
     """Return a cluster with the efficiency of an all-reduce among all its devices.
 
+    It stands for those among fewer devices, too. Where only some devices share a host, these reach
+    another share of their faster links.
+
     Args:
         cluster: measured rates; one device per rank.
         transport: connections to the other ranks.

@@ -106,9 +106,8 @@ class StagedTraining:
         self._planner = self._make_planner()
         self._reporter = RunReporter(self._options)
         self._recorder = StepRecorder(self._function)
-        if self._planner.joins_rows:
-            policy = ReductionPolicy(sparse_as_dense=self._options.sparse_as_dense, joins_rows=True)
-            self._recorder = StepRecorder(self._function, policy)
+        if self._planner.joins_rows and not self._options.sparse_as_dense:
+            self._recorder = StepRecorder(self._function, ReductionPolicy(joins_rows=True))
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._traced_ahead: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._executions: dict[tuple[Hashable, ...], StepExecutor] = {}  # under the current layout
