@@ -58,8 +58,8 @@ FAMILIES = {
 TO_BEST, TO_ONE_WORKER = 1.05, 1.03
 # Of a family's step to the prediction, in the median and at worst.
 MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
-# Largest 90th percentile of one worker's steps to their 10th: more is other programs. Steps that use
-# links spread by themselves.
+# Largest 90th percentile of one worker's steps to their 10th: more is other programs. Steps that
+# use links spread by themselves.
 MAX_SPREAD = 1.25
 # For `benchmarks.step_time` of one case.
 _TIMEOUT_SECONDS = 340.0
