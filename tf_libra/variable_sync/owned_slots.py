@@ -48,7 +48,9 @@ class OwnedSlots:
         self._reads = SlotReads(function, timeout_seconds)
         self._known: dict[int, Slot] = {}  # by key of the variable
         self._owned: dict[int, Slot] = {}
-        self._last: Sequence[BoundVariable] = ()  # of the last step, if it owns them still
+        # Of the last step, if they are known to be owned still, and their keys.
+        self._last: Sequence[BoundVariable] | None = None
+        self._updated: frozenset[int] = frozenset()
         self._control: Control | None = None
         self._is_collected = False
 
@@ -80,9 +82,10 @@ class OwnedSlots:
         elastic_hooks.begin_step(control)
         if slots is not self._last:
             self._last = slots
+            self._updated = frozenset(slot.key for slot in slots)
             for slot in slots:
                 self._own(slot)
-        self._reads.begin(self._owned, early)
+        self._reads.begin(self._owned, self._updated, early)
 
     def _own(self, slot: BoundVariable) -> None:
         if slot.key not in self._known:
@@ -130,7 +133,7 @@ class OwnedSlots:
                         names=[f"slot {number}" for number in numbers],
                         function=self._function,
                     )
-        self._last = ()
+        self._last = None
         for key in found:
             del self._owned[key]
 
@@ -148,7 +151,7 @@ class OwnedSlots:
 
     def on_owner_collected(self) -> None:
         """See `ShardOwner`."""
-        self._is_collected, self._last = True, ()
+        self._is_collected, self._last = True, None
         self._reads.release()
 
     def warn(self) -> None:
@@ -181,5 +184,5 @@ class OwnedSlots:
     def forget_ranks(self) -> None:
         """See `ShardOwner`; slots get unreadable, as the parts of other ranks are lost."""
         self._owned.clear()
-        self._last = ()
+        self._last = None
         self._reads.drop_all()

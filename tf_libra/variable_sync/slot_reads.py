@@ -81,14 +81,18 @@ class SlotReads:
         self._handles: dict[int, Any] = {}  # which exist as long as other ranks may read
         # Own parts after the last step that may have other values now, by key.
         self._kept: dict[int, Any] = {}
+        self._updated: Collection[int] = ()  # keys of those that the last step has updated
 
     # Around a step.
 
-    def begin(self, slots: Mapping[int, Slot], early: Collection[int]) -> None:
+    def begin(
+        self, slots: Mapping[int, Slot], updated: Collection[int], early: Collection[int]
+    ) -> None:
         """Begins a step that updates slots in part; `leave` must follow.
 
         Args:
             slots: all slots that ranks hold in parts from now on, by key.
+            updated: keys of those that the step updates; other traces update others.
             early: keys of those that the step may change before gradients have arrived.
         """
         self._turns.begin()
@@ -98,6 +102,7 @@ class SlotReads:
             new: Collection[int] = () if is_known else slots.keys() - self._slots.keys()
             self._slots |= {key: slots[key] for key in new}
             self._handles |= {key: slots[key].handle() for key in new}
+            self._updated = updated
             for key in early:
                 self._keep(key)  # a reference, so that the update copies the part
         if new:
@@ -113,7 +118,8 @@ class SlotReads:
         was_step = has_ended and self._turns.is_computing
         if was_step:
             with self._values:
-                self._kept.clear()
+                for key in self._kept.keys() & self._updated:  # others are as they were
+                    del self._kept[key]
         self._turns.leave(has_ended)
         in_datasets = variable_access().captured_by_datasets() if was_step else ()
         if in_datasets:

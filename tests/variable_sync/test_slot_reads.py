@@ -1,0 +1,61 @@
+"""Parts of slots that a rank gives to others, without another rank."""
+
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.variable_sync import slot_reads as slot_reads_lib
+from tf_libra.variable_sync.slot_reads import Slot, SlotReads
+
+DTYPE = tf.float32.as_datatype_enum
+
+
+class _Parts:
+    """Slots of one element, which is the part of this rank; by number, those that are in parts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        self.variables = [tf.Variable([float(number)]) for number in range(count)]
+        self.slots = {}
+        for number, variable in enumerate(self.variables):
+            handle = variable.handle
+            self.slots[handle._id] = Slot(
+                number, handle._id, variable.name, weakref.ref(handle), tf.float32, variable.shape
+            )
+        self.keys = list(self.slots)
+        self.in_parts = set(range(count))
+        monkeypatch.setattr(SlotReads, "_read", lambda _, key: self._read(key))
+        monkeypatch.setattr(slot_reads_lib, "_is_part", lambda slot: slot.number in self.in_parts)
+
+    def _read(self, key: int) -> tf.Tensor | None:
+        slot = self.slots[key]
+        if slot.number not in self.in_parts:
+            return None
+        return tf.raw_ops.ReadVariableOp(resource=slot.handle(), dtype=tf.float32)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Parts]:
+    yield _Parts(monkeypatch, 2)
+
+
+def test_part_is_kept_while_steps_update_other_slots(parts: _Parts) -> None:
+    """Another trace of the function has another optimizer."""
+    reads = SlotReads("step", 60.0)
+    first, second = parts.keys
+
+    def step(key: int) -> None:
+        reads.begin(parts.slots, updated={key}, early=())
+        parts.in_parts.add(parts.slots[key].number)
+        reads.leave(has_ended=True)
+
+    step(first)
+    reads.keep([first])
+    parts.in_parts.remove(0)  # this rank reads the whole slot
+    parts.variables[0].assign([7.0])
+    step(second)
+    assert reads.value(0, 2, 1, DTYPE).numpy().tolist() == [0.0, 1.0]
+    step(first)
+    assert reads.value(0, 0, 1, DTYPE).numpy().tolist() == [7.0, 1.0]
+    reads.drop_all()
