@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.variable_sync import slot_reads as slot_reads_lib
+from tf_libra.variable_sync.owned_slots import OwnedSlots
 from tf_libra.variable_sync.slot_reads import Slot, SlotReads
+from tf_libra.variable_sync.variable_access import variable_access
 
 DTYPE = tf.float32.as_datatype_enum
 
@@ -58,4 +60,24 @@ def test_part_is_kept_while_steps_update_other_slots(parts: _Parts) -> None:
     assert reads.value(0, 2, 1, DTYPE).numpy().tolist() == [0.0, 1.0]
     step(first)
     assert reads.value(0, 0, 1, DTYPE).numpy().tolist() == [7.0, 1.0]
+    reads.drop_all()
+
+
+def test_step_counts_although_its_data_have_ended(parts: _Parts) -> None:
+    """End of data fails on all ranks, which go on, after the step may have changed slots."""
+    owned = OwnedSlots("step", 60.0)
+    reads = owned._reads
+    for number in range(2):
+        with pytest.raises(tf.errors.OutOfRangeError), owned.computing():
+            reads.begin(parts.slots, updated=parts.keys, early=parts.keys[:1])
+            with variable_access().unobserved():
+                parts.variables[0].assign([7.0 + number])
+            raise tf.errors.OutOfRangeError(None, None, "end of sequence")
+    assert reads.value(0, 2, 1, DTYPE).numpy().tolist() == [8.0, 1.0]
+    with pytest.raises(ValueError, match="of another kind"), owned.computing():
+        reads.begin(parts.slots, updated=parts.keys, early=parts.keys[:1])
+        with variable_access().unobserved():
+            parts.variables[0].assign([9.0])
+        raise ValueError("of another kind")
+    assert reads.value(0, 2, 1, DTYPE).numpy().tolist() == [8.0, 1.0]
     reads.drop_all()

@@ -102,8 +102,12 @@ class OwnedSlots:
         try:
             yield
             has_ended = True
+        except tf.errors.OutOfRangeError:  # on all ranks, if they go on; it may have changed slots
+            has_ended = True
+            raise
         finally:
             self._reads.leave(has_ended)
+        self._reads.fetch_for_datasets()
 
     def gather(self) -> None:
         """Makes all slots whole. All ranks must call it.

@@ -113,15 +113,17 @@ class SlotReads:
         """Ends the step, if one has begun.
 
         Args:
-            has_ended: whether the call of the step has returned, as on all ranks.
+            has_ended: whether the step has ended, as on all ranks, if only as their data have.
         """
-        was_step = has_ended and self._turns.is_computing
-        if was_step:
+        if has_ended and self._turns.is_computing:
             with self._values:
                 for key in self._kept.keys() & self._updated:  # others are as they were
                     del self._kept[key]
         self._turns.leave(has_ended)
-        in_datasets = variable_access().captured_by_datasets() if was_step else ()
+
+    def fetch_for_datasets(self) -> None:
+        """Makes slots whole that functions of tf.data may access, which nothing observes."""
+        in_datasets = variable_access().captured_by_datasets()
         if in_datasets:
             self.fetch([handle for handle in self.missing() if handle._id in in_datasets])
 
