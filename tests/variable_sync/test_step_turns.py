@@ -36,6 +36,19 @@ def test_steps_and_reads_take_turns() -> None:
     assert turns.number == 1
 
 
+def test_read_that_may_not_wait_for_a_step_waits_for_other_uses() -> None:
+    turns = StepTurns("slots of step", 0.0)
+    turns.begin(is_step=False)
+    with pytest.raises(EngineError, match=r"has waited 0 s"), turns.reading(waits=False):
+        pass
+    turns.leave(has_ended=False)
+    with turns.reading(waits=False):
+        pass
+    turns.begin()
+    with pytest.raises(InStepError), turns.reading(waits=False):
+        pass
+
+
 def test_waits_for_a_turn_have_a_deadline() -> None:
     turns = StepTurns("slots of step", 0.0)
     with turns.reading(waits=True), pytest.raises(EngineError, match="for a thread that reads"):

@@ -130,7 +130,7 @@ class SlotReads:
     @contextlib.contextmanager
     def gathering(self, keys: Collection[int]) -> Iterator[None]:
         """Wraps a call in which all ranks make slots whole together."""
-        self._turns.begin()
+        self._turns.begin(is_step=False)
         try:
             yield
             self.drop(keys)

@@ -24,14 +24,14 @@ class StepTurns(EndedSteps):
         """
         super().__init__()
         self._function, self._seconds = function, seconds
-        self._is_computing = self._is_reading = False
+        self._is_computing = self._is_step = self._is_reading = False
         self._job = 0  # counts jobs, so that a wait can tell that its job is over
 
-    def begin(self) -> None:
+    def begin(self, is_step: bool = True) -> None:
         """Begins a step, or another use of the slots by all ranks, when no thread reads."""
         with self._ended:
             self._await(lambda: not self._is_reading, "a thread that reads")
-            self._is_computing = True
+            self._is_computing, self._is_step = True, is_step
 
     def leave(self, has_ended: bool) -> None:
         """Ends what `begin` has begun, if anything; `has_ended` if it was a step, without error."""
@@ -57,10 +57,11 @@ class StepTurns(EndedSteps):
         """Wraps a read between steps.
 
         Args:
-            waits: whether to wait for the end of a step; else `InStepError` is raised.
+            waits: whether to wait for the end of a step; else `InStepError` is raised. Another use,
+                which waits for no thread of TensorFlow, is waited for in any case.
         """
         with self._ended:
-            if self._is_computing and not waits:
+            if self._is_computing and self._is_step and not waits:
                 raise InStepError(
                     f"{self._function} were read inside of their step {self.number + 1}: read them"
                     " between steps, or by ops of the step"
