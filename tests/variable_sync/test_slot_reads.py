@@ -2,10 +2,12 @@
 
 import weakref
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import tensorflow as tf
 
+from tf_libra.coordination.control_plane import EngineError
 from tf_libra.variable_sync import slot_reads as slot_reads_lib
 from tf_libra.variable_sync.owned_slots import OwnedSlots
 from tf_libra.variable_sync.slot_reads import Slot, SlotReads
@@ -80,4 +82,17 @@ def test_step_counts_although_its_data_have_ended(parts: _Parts) -> None:
             parts.variables[0].assign([9.0])
         raise ValueError("of another kind")
     assert reads.value(0, 2, 1, DTYPE).numpy().tolist() == [8.0, 1.0]
+    reads.drop_all()
+
+
+def test_read_while_the_script_is_ending_is_an_error(
+    parts: _Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = SlotReads("step", 60.0)
+    reads.begin(parts.slots, updated=parts.keys, early=())
+    reads.leave(has_ended=True)
+    monkeypatch.setattr(slot_reads_lib.engine_lib, "running", lambda: mock.Mock(rank=1))
+    monkeypatch.setattr(slot_reads_lib, "read_service", lambda: mock.Mock(is_ending=True))
+    with pytest.raises(EngineError, match="the script of rank 1 is ending"):
+        reads.fetch([parts.variables[0].handle])
     reads.drop_all()

@@ -179,8 +179,9 @@ class SlotReads:
             for key in self._slots:
                 self._keep(key)
             self._handles.clear()
-        with contextlib.suppress(Exception):
-            self.fetch(self.missing(), waits=False)
+        if not read_service().is_ending:  # else it reads nothing any more
+            with contextlib.suppress(Exception):
+                self.fetch(self.missing(), waits=False)
         hand_over(engine, self.function, self._turns.number)
         self.drop(tuple(self._slots))
 
@@ -242,14 +243,19 @@ class SlotReads:
         Raises:
             HorovodInternalError, or `tf.errors.UnavailableError` under a strategy of TensorFlow:
                 a rank that owns a part is gone or late.
-            EngineError: an owner has no part to give.
+            EngineError: an owner has no part to give, or the script of this rank is ending.
         """
         if not self._wanted(handles):
             return
         with self._turns.reading(waits):
             engine, wanted = engine_lib.running(), self._wanted(handles)
-            if engine is None or read_service().is_ending:
+            if engine is None:
                 return
+            if read_service().is_ending:
+                raise control_plane.EngineError(
+                    f"{self.function} were read while the script of rank {engine.rank} is ending,"
+                    " when other ranks may be gone: read them before its end"
+                )
             errors: list[Exception] = []
             started: list[tuple[Slot, int, Any]] = []
             with collected(errors):
