@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from tf_libra.coordination import control_plane
-from tf_libra.internal import native
+from tf_libra.internal import formatting, native
 from tf_libra.variable_sync.read_service import EndedSteps
 
 
@@ -96,6 +96,6 @@ class StepTurns(EndedSteps):
             place = native.engine_place()
             who = "this rank" if place is None else f"rank {place.rank}"
             raise control_plane.EngineError(
-                f"{who} has waited {self._seconds:g} s for {what} of its own: {self._function},"
-                f" step {self.number + 1}"
+                f"{who} has waited {formatting.time(self._seconds)} for {what} of its own:"
+                f" {self._function}, step {self.number + 1}"
             )
