@@ -39,7 +39,7 @@ def test_steps_and_reads_take_turns() -> None:
 def test_read_that_may_not_wait_for_a_step_waits_for_other_uses() -> None:
     turns = StepTurns("slots of step", 0.0)
     turns.begin(is_step=False)
-    with pytest.raises(EngineError, match=r"has waited 0 s"), turns.reading(waits=False):
+    with pytest.raises(EngineError, match="has waited"), turns.reading(waits=False):
         pass
     turns.leave(has_ended=False)
     with turns.reading(waits=False):
