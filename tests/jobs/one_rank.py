@@ -216,6 +216,24 @@ def alternating():
     cases.save(**every_value(trained))
 
 
+def slots_in_turn():
+    """Trains by two functions, on the first and the last rank, with a slot of each Python value."""
+    weight = tf.Variable([1.0, 2.0])
+    slots = {name: tf.Variable(tf.zeros([2]), trainable=False) for name in "ab"}
+
+    def train(values, name):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight * values)
+        slots[name].assign(0.5 * slots[name] + tape.gradient(loss, weight))
+        weight.assign_sub(slots[name])
+        return loss
+
+    steps = [tf_libra.optimize(OneRank(rank=rank))(tf.function(train)) for rank in (0, LAST)]
+    for number, name in ((0, "a"), (1, "a"), (0, "b"), (1, "a"), (0, "b"), (0, "a"), (1, "b")):
+        steps[number](tf.ones([2, 2]), name)
+    return [variable.numpy().tolist() for variable in (weight, slots["a"], slots["b"])]
+
+
 def evaluated():
     """Evaluates and trains on batches of other sizes."""
     trained = build_model(models.counted)
@@ -338,6 +356,7 @@ for case in (nothing_returned, text_returned, text_kept, another_dtype, another_
     cases(case)
 if harness.SIZE == 2:  # more ranks change nothing
     cases(alternating)
+    cases(slots_in_turn)
     cases(evaluated)
     cases(failing_transfer)
     cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True))

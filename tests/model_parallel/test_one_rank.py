@@ -442,6 +442,21 @@ def test_transfer_that_fails_between_families_ends_the_job_on_all_ranks(trained:
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
+def test_step_leaves_variables_of_another_trace_to_the_function_that_trained_them(
+    trained: Job,
+) -> None:
+    """The first function has trained slot "a" before the second one did, and then trains "b"."""
+    weight, slots = np.array([1.0, 2.0]), {"a": 0.0, "b": 0.0}
+    for name in "aababab":
+        slots[name] = 0.5 * slots[name] + 0.5
+        weight -= slots[name]
+    expected = [weight, [slots["a"]] * 2, [slots["b"]] * 2]
+    for rank in range(2):
+        for found, wanted in zip(trained.value("slots_in_turn", rank), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_evaluation_and_other_batch_sizes_are_of_the_joint_batch(trained: Job) -> None:
     alone = cached_model(models.counted, -1).trained
     first, second = batches(2, SAMPLES)

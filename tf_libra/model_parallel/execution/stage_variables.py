@@ -61,6 +61,9 @@ class StageVariables:
         # Keys of variables with the same, complete value on every rank: the replicas of a stage
         # must split a sum before each of them adds to it.
         self._complete: set[int] = set()
+        # Keys of the variables of the present step: others belong to another trace, and perhaps to
+        # another function that has trained them since.
+        self._present: Collection[int] = ()
         self._world: tuple[int, Transport] | None = None
         self._unreceived = Counter[int]()  # values that were sent to this rank, by key
         self._reads = VariableReads(function)
@@ -294,10 +297,21 @@ class StageVariables:
     # In every step.
 
     def begin_step(self, rank: int, bound: Mapping[int, BoundVariable], releases: bool) -> None:
-        """Prepares the variables for a step; see `release`, which is optional, and `split_sums`."""
+        """Prepares the variables of a step, those of its trace alone; see `split_sums`.
+
+        With `releases`, see `release`, too.
+        """
+        self._present = bound.keys()
         if releases:
             self.release(rank, bound)
         self.split_sums(rank, bound)
+
+    def _present_variables(self) -> list[tuple[int, OwnedVariable]]:
+        """Returns the owned variables of the present step, by key."""
+        return [(key, owned) for key, owned in self._owned.items() if key in self._present]
+
+    def _changed_in_step(self) -> list[TrainedVariable]:
+        return [entry for entry in self._changed_variables() if entry.key in self._present]
 
     @property
     def has_released(self) -> bool:
@@ -310,7 +324,7 @@ class StageVariables:
         A released variable has no elements until the end of the step, and then until it is read or
         synchronized.
         """
-        for key, variable in self._owned.items():
+        for key, variable in self._present_variables():
             if key in self._released or not bound[key].is_number:
                 continue
             self._released.add(key)  # on every rank, although not all free memory
@@ -320,25 +334,21 @@ class StageVariables:
 
     def split_sums(self, rank: int, bound: Mapping[int, BoundVariable]) -> None:
         """Sets complete sums to 0 on all ranks of their stage but the first."""
-        for key in self._complete & self._owned.keys():
-            variable = self._owned[key]
-            if variable.is_sum and rank in variable.ranks[1:]:
+        for key, variable in self._present_variables():
+            if key in self._complete and variable.is_sum and rank in variable.ranks[1:]:
                 bound[key].assign(tf.zeros_like(bound[key].read_value()))
-        self._complete -= self._owned.keys()
+            self._complete.discard(key)
 
     def mark_stale(self) -> None:
-        """Records that a step has trained the owned variables."""
-        self._stale |= {key for key, variable in self._owned.items() if variable.is_written}
-        self._reads.end_step(
-            variable for variable in self._changed_variables() if variable.owner != self._rank
-        )
+        """Records that a step has trained its variables."""
+        self._stale |= {key for key, variable in self._present_variables() if variable.is_written}
+        changed = self._changed_in_step()
+        self._reads.end_step(entry for entry in changed if entry.owner != self._rank)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Wraps the computation of a step, whose variables other ranks read in between."""
-        served = [
-            variable for variable in self._changed_variables() if variable.owner == self._rank
-        ]
+        served = [entry for entry in self._changed_in_step() if entry.owner == self._rank]
         with self._reads.computing(served):
             yield
             self._complete_sums()
@@ -352,8 +362,9 @@ class StageVariables:
         """Adds the parts of sums on the first rank of their stage, which serves them."""
         assert self._world is not None
         transport = self._world[1]
-        keys = [key for key, owned in self._owned.items() if owned.is_sum and owned.is_written]
-        for variable in [self._owned[key] for key in keys]:
+        owned = [variable for _, variable in self._present_variables()]
+        sums = [variable for variable in owned if variable.is_sum and variable.is_written]
+        for variable in sums:
             handle, (root, *others) = self._references[variable.key](), variable.ranks
             message = f"variable {variable.name}, a part of it"
             if transport.rank in others:
@@ -363,7 +374,7 @@ class StageVariables:
                 for rank in others:
                     part = transport.receive(variable.dtype, variable.shape, rank, message)
                     tf.raw_ops.AssignAddVariableOp(resource=handle, value=part)
-        self._complete.update(keys)
+        self._complete.update(variable.key for variable in sums)
 
     def _changed_variables(self) -> list[TrainedVariable]:
         """Returns the variables that steps change, and not every rank of their stage has."""

@@ -233,7 +233,7 @@ class StagedTraining:
         self, traces: SizedTraces, execution: StepExecutor, arguments: list[Any]
     ) -> list[Any]:
         """Run a prepared step; all ranks call this."""
-        self._holding.begin_step(self._control.rank, self._bound, self._releases_variables)
+        self._holding.begin_step(self._control.rank, traces.variables, self._releases_variables)
         return list(self._planner.during(traces, execution, partial(execution.step, arguments)))
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
