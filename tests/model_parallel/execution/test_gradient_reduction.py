@@ -1,17 +1,12 @@
 """All-reduces of gradients within the backward computation."""
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
 
 from tests.model_parallel.threads import Threads
-from tf_libra.model_parallel.execution.gradient_reduction import (
-    GradientReduction,
-    compiled_all_reduce,
-    fused_all_reduce,
-)
+from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction, fused_all_reduce
 from tf_libra.model_parallel.execution.transport import LanesTransport
 
 
@@ -65,26 +60,3 @@ def test_fused_all_reduce_of_mixed_dtypes_and_sizes_preserves_each_tensor():
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.dtype
         np.testing.assert_array_equal(found[name], tensor)
-
-
-def test_compiled_all_reduce_sums_the_tensors_of_its_variables_over_ranks():
-    variables = {
-        "a": tf.TensorSpec([2, 3], tf.float32),
-        "b": tf.TensorSpec([], tf.float64),
-        "c": tf.TensorSpec([512, 513], tf.float32),
-    }
-    threads = Threads(2)
-
-    def reduce(rank):
-        all_reduce = compiled_all_reduce(variables, (0, 1), threads.transport(rank), "all")
-        tensors = {
-            name: tf.fill(spec.shape, tf.cast(rank + 1, spec.dtype))
-            for name, spec in variables.items()
-        }
-        return all_reduce({"unused": tf.zeros([]), **tensors})
-
-    with ThreadPoolExecutor(2) as pool:
-        for sums in pool.map(reduce, range(2)):
-            assert sums.keys() == variables.keys()
-            for name, total in sums.items():
-                np.testing.assert_array_equal(total, np.full(variables[name].shape, 3))

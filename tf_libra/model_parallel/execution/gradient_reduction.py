@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.execution.transport import Transport, named_failures
+from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 Groups = tuple[tuple[str, ...], ...]
@@ -40,37 +40,6 @@ def fused_all_reduce(
         for (key, tensor), part in zip(fused.items(), parts, strict=True):
             sums[key] = tf.reshape(part, tensor.shape)
     return sums
-
-
-def compiled_all_reduce(
-    variables: Mapping[str, Any], ranks: Sequence[int], transport: Transport, name: str
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Returns a function of tensors that makes a `fused_all_reduce` of them in a graph.
-
-    There, all-reduces are in flight together. Eager ops would wait for one after the other, and
-    the calls that reshape many small tensors would take as long as the all-reduces.
-
-    Args:
-        variables: variables with the dtypes and shapes of the tensors, by the tensors' names.
-        ranks: see `fused_all_reduce`.
-        transport: see `fused_all_reduce`.
-        name: see `fused_all_reduce`.
-    """
-
-    def reduce(*tensors: Any) -> list[Any]:
-        sums = fused_all_reduce(dict(zip(variables, tensors, strict=True)), ranks, transport, name)
-        return [sums[key] for key in variables]
-
-    specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables.values()]
-    concrete = tf.function(reduce, autograph=False).get_concrete_function(*specs)
-
-    def all_reduce(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        inputs = [tensors[key] for key in variables]
-        what = f"rank {transport.rank} cannot all-reduce gradients with ranks {[*ranks]}"
-        with named_failures(what):
-            return dict(zip(variables, concrete.inference_fn.call_flat(*inputs), strict=True))
-
-    return all_reduce
 
 
 @dataclass(frozen=True)

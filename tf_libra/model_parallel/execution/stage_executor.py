@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
-from tf_libra.model_parallel.execution.gradient_reduction import compiled_all_reduce
+from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce
 from tf_libra.model_parallel.execution.input_scatter import InputScatter, MicrobatchInputs, Values
 from tf_libra.model_parallel.execution.output_gather import OutputGather
 from tf_libra.model_parallel.execution.stage_tasks import (
@@ -104,10 +104,15 @@ class StageExecutor:
             for name in partition.reductions[stage]
             if is_sum_reduction(graph.ops[graph.op_index[name]])
         ]
-        self._all_reduces = [
-            self._build_all_reduce(group, variables)
-            for group, variables in self._find_rest().items()
-        ]
+        self._group_reductions = {
+            group: [
+                name
+                for stage, ranks in enumerate(layout.ranks)
+                if ranks == group
+                for name in partition.reductions[stage]
+            ]
+            for group in self._groups
+        }
         # Tensors from one stage of this rank to another, by tensor, target and microbatch.
         self._local_tensors: dict[tuple[str, int, int], Any] = {}
         # Functions that wait for started receives, by task, tensor and rank.
@@ -115,23 +120,6 @@ class StageExecutor:
         self.task_spans: tuple[TaskSpan, ...] = ()
         self.reduction_span: tuple[float, float] | None = None
         self.update_span = (0.0, 0.0)
-
-    def _find_rest(self) -> dict[tuple[int, ...], dict[str, Any]]:
-        """Returns the variables of gradients that backward leaves to groups of ranks, by name."""
-        rest: dict[tuple[int, ...], dict[str, Any]] = {}
-        for stage, ranks in enumerate(self.layout.ranks):
-            if len(ranks) > 1 and ranks in self._groups:
-                for name in self._partition.reductions[stage]:
-                    if name not in self._grouped_reductions:
-                        variable = self._partition.graph.recording.variables[name]
-                        rest.setdefault(ranks, {})[name] = variable
-        return rest
-
-    def _build_all_reduce(
-        self, group: tuple[int, ...], variables: dict[str, Any]
-    ) -> Callable[[Values], Values]:
-        number = self.layout.replica_groups.index(group)
-        return compiled_all_reduce(variables, group, self._transport, f"rest, {number}")
 
     def _build_input_scatter(self, sized: SizedPartition) -> InputScatter:
         partition, layout = self._partition, self.layout
@@ -295,8 +283,11 @@ class StageExecutor:
             sums: sums over microbatches, divided by the numbers of microbatches and replicas.
         """
         averages = dict(sums)
-        for all_reduce in self._all_reduces:
-            averages |= all_reduce(sums)
+        for group, names in self._group_reductions.items():
+            if len(group) > 1:
+                number = self.layout.replica_groups.index(group)
+                rest = {name: sums[name] for name in names if name not in self._grouped_reductions}
+                averages |= fused_all_reduce(rest, group, self._transport, f"rest, {number}")
         gradients = {f"{name}:0": average for name, average in averages.items()}
         for name in self._summed_gradients:
             gradients[name] *= tf.cast(self.layout.num_ranks, gradients[name].dtype)
