@@ -98,8 +98,8 @@ def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
     background = f"echo $$ > {tmp_path}/begun.$TF_LIBRA_BACKGROUND_RANK; exec sleep 600"
     job = launch(
         tmp_path / "train.py",
-        "from tf_libra.background_jobs.manager import of_this_process\n"
-        "job = of_this_process().background\n"
+        "from tf_libra.background_jobs.manager import current_manager\n"
+        "job = current_manager().background\n"
         f"begun = f'{tmp_path}/begun.{{rank}}'\n"
         "while not os.path.exists(begun) or not os.path.getsize(begun):\n"
         "    with job.around_step(lambda: True):\n"

@@ -17,7 +17,7 @@ def test_reduction_sends_tensors_before_it_waits_for_an_all_reduce():
     reduction = GradientReduction(
         names=tuple(variables),
         gradient_index={name: index + 1 for index, name in enumerate(variables)},
-        kept_outputs=(0,),
+        plain_outputs=(0,),
         variables=variables,
         divisor=8,
         groups=(("reduction0", "reduction1"), ("reduction2",)),
