@@ -56,7 +56,8 @@ DOCTEST_TEST_CASE("WhatABranchAssignsAfterTheUpdateWaitsForTheGather") {
   graph->Add("Placeholder", "average");
   graph->Add("Switch", "branch_w", {"w", "is_overwritten", "^assign_w"});
   graph->Add("Switch", "branch_average", {"average", "is_overwritten"});
-  step.Variable("AssignVariableOp", "overwrite", {"branch_w:1", "branch_average:1", "^assign_w"});
+  step.graph.AddFloat("AssignVariableOp", "overwrite",
+                      {"branch_w:1", "branch_average:1", "^assign_w"});
   DOCTEST_CHECK(step.Shard());
   const auto nodes = ByName(graph->def);
   DOCTEST_CHECK_EQ(nodes.at("overwrite").op(), "AssignVariableOp");
@@ -71,16 +72,11 @@ DOCTEST_TEST_CASE("WhatABranchAssignsAfterTheUpdateWaitsForTheGather") {
 DOCTEST_TEST_CASE("AConditionalReturnsPartsOrTheOwnedPartsOfOthers") {
   MomentumStep step;
   Graph* const graph = &step.graph;
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::NodeDef* const node = graph->Add(op, name, inputs);
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
-    return node;
-  };
   graph->Add("Placeholder", "is_finite");
   graph->Add("Const", "zeros");
-  add("Switch", "branch", {"reduce", "is_finite"});
-  add("Switch", "other", {"zeros", "is_finite"});
-  tensorflow::AddNodeAttr("N", 2, add("Merge", "chosen", {"other:0", "branch:1"}));
+  graph->AddFloat("Switch", "branch", {"reduce", "is_finite"});
+  graph->AddFloat("Switch", "other", {"zeros", "is_finite"});
+  tensorflow::AddNodeAttr("N", 2, graph->AddFloat("Merge", "chosen", {"other:0", "branch:1"}));
   graph->Add("Print", "which", {"chosen:1"});  // an index
   for (auto& node : *graph->def.mutable_node()) {
     if (node.name() == "new") node.set_input(1, "chosen");
@@ -145,18 +141,13 @@ DOCTEST_TEST_CASE("UpdatesInUnknownBranchesStayWhole") {
 DOCTEST_TEST_CASE("PartsPassThroughSwitches") {
   MomentumStep step;
   Graph* const graph = &step.graph;
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::NodeDef* const node = graph->Add(op, name, inputs);
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
-    return node;
-  };
   tensorflow::NodeDef* const axes = graph->Add("Const", "axes");
   tensorflow::Tensor both(tensorflow::DT_INT32, {2});
   both.flat<int32_t>().setZero();
   tensorflow::AddNodeAttr("value", both, axes);
-  add("IsFinite", "is_finite", {"reduce"});
+  graph->AddFloat("IsFinite", "is_finite", {"reduce"});
   tensorflow::AddNodeAttr("keep_dims", false, graph->Add("All", "all", {"is_finite", "axes"}));
-  add("Switch", "branch_gradient", {"reduce", "all"});
+  graph->AddFloat("Switch", "branch_gradient", {"reduce", "all"});
   graph->Add("Switch", "branch_m", {"m", "all"});
   graph->Add("Switch", "branch_w", {"w", "all"});
   for (auto& node : *graph->def.mutable_node()) {
@@ -188,14 +179,11 @@ DOCTEST_TEST_CASE("SumsInBranchesAreExchangedOutsideOfThem") {
   Graph* const graph = &step.graph;
   graph->Add("Placeholder", "outer");
   graph->Add("Placeholder", "inner");
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, graph->Add(op, name, inputs));
-  };
-  add("Switch", "inner_in_outer", {"inner", "outer"});
-  add("Switch", "in_outer", {"reduce", "outer"});
-  add("Switch", "in_inner", {"in_outer:1", "inner_in_outer:1"});
-  add("L2Loss", "norm", {"in_inner:0"});
-  add("Mul", "clipped", {"in_inner:0", "norm"});
+  graph->AddFloat("Switch", "inner_in_outer", {"inner", "outer"});
+  graph->AddFloat("Switch", "in_outer", {"reduce", "outer"});
+  graph->AddFloat("Switch", "in_inner", {"in_outer:1", "inner_in_outer:1"});
+  graph->AddFloat("L2Loss", "norm", {"in_inner:0"});
+  graph->AddFloat("Mul", "clipped", {"in_inner:0", "norm"});
   DOCTEST_CHECK(step.Shard());
   DOCTEST_CHECK_EQ(step.report.groups[0].whole, "");
   const auto nodes = ByName(graph->def);

@@ -33,27 +33,21 @@ struct NormStep {
       // Ranks may number arguments otherwise.
       const int index = name == names[0] ? 3 : 5;
       tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", name));
-      Add("L2Loss", "norm_" + name, {gradient});
-      Add("Mul", "scaled_" + name, {gradient, "norm_" + name});
-      tensorflow::AddNodeAttr(
-          "dtype", tensorflow::DT_FLOAT,
-          graph.Add("AssignSubVariableOp", "assign_" + name, {name, "scaled_" + name}));
+      graph.AddFloat("L2Loss", "norm_" + name, {gradient});
+      graph.AddFloat("Mul", "scaled_" + name, {gradient, "norm_" + name});
+      graph.AddFloat("AssignSubVariableOp", "assign_" + name, {name, "scaled_" + name});
     }
     graph.Add("Placeholder", "one_factor");
     graph.Add("Placeholder", "another_factor");
     for (const std::string& factor : extra) {
-      Add("Mul", "by_" + factor, {"reduce", factor});
-      Add("L2Loss", "norm_by_" + factor, {"by_" + factor});
+      graph.AddFloat("Mul", "by_" + factor, {"reduce", factor});
+      graph.AddFloat("L2Loss", "norm_by_" + factor, {"by_" + factor});
     }
     ReportedGroup group;
     group.node = "reduce";
     group.tensors = {{"a", "gradient", 0}, {"b", "gradient", 0}};
     report.groups = {group};
     ShardUpdates({{{"a", 100}, {"b", 100}}, {}}, {}, {}, &report, &graph.def);
-  }
-
-  void Add(const std::string& op, const std::string& name, const Inputs& inputs) {
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, graph.Add(op, name, inputs));
   }
 
   std::string NameOfSums() const {
@@ -96,19 +90,15 @@ DOCTEST_TEST_CASE("SumsOfBothBranchesHaveTheSameOrderOnAllRanks") {
   for (const bool else_is_first : {false, true}) {
     MomentumStep step;
     step.graph.Add("Placeholder", "condition");
-    const auto add = [&](const char* op, const std::string& name, const Inputs& inputs) {
-      tensorflow::NodeDef* const node = step.graph.Add(op, name, inputs);
-      tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
-      return node;
-    };
-    add("Switch", "branch", {"reduce", "condition"});
+    step.graph.AddFloat("Switch", "branch", {"reduce", "condition"});
     for (const bool is_else : {else_is_first, !else_is_first}) {
       const std::string own = is_else ? "branch:0" : "branch:1";
       const std::string name = is_else ? "else" : "then";
-      add("L2Loss", name + "_norm", {own});
-      add("Mul", name + "_clipped", {own, name + "_norm"});
+      step.graph.AddFloat("L2Loss", name + "_norm", {own});
+      step.graph.AddFloat("Mul", name + "_clipped", {own, name + "_norm"});
     }
-    tensorflow::AddNodeAttr("N", 2, add("Merge", "clipped", {"else_clipped", "then_clipped"}));
+    tensorflow::AddNodeAttr(
+        "N", 2, step.graph.AddFloat("Merge", "clipped", {"else_clipped", "then_clipped"}));
     for (auto& node : *step.graph.def.mutable_node()) {
       if (node.name() == "new") node.set_input(1, "clipped");
     }

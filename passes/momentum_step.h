@@ -21,30 +21,22 @@ struct MomentumStep {
   UpdateSharding sharding{{{"w", 100}}, {1}};
   std::vector<GatherGroup> gathers;
 
-  tensorflow::NodeDef* Variable(const std::string& op, const std::string& name,
-                                const Inputs& inputs) {
-    tensorflow::NodeDef* const node = graph.Add(op, name, inputs);
-    tensorflow::AddNodeAttr("dtype", tensorflow::DT_FLOAT, node);
-    return node;
-  }
-
   MomentumStep() {
     for (const int index : {0, 1}) {
       tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", index == 0 ? "w" : "m"));
     }
     graph.Add("Const", "decay");
     tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce", "gradient", "w"));
-    Variable("ReadVariableOp", "read_m", {"m"});
+    graph.AddFloat("ReadVariableOp", "read_m", {"m"});
     for (const auto& [name, inputs] :
          {std::pair<std::string, Inputs>{"decayed", {"read_m", "decay"}},
           {"new", {"decayed", "reduce"}}}) {
-      tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT,
-                              graph.Add(name == "new" ? "AddV2" : "Mul", name, inputs));
+      graph.AddFloat(name == "new" ? "AddV2" : "Mul", name, inputs);
     }
-    Variable("AssignVariableOp", "assign_m", {"m", "new"});
-    Variable("ReadVariableOp", "read_new_m", {"m", "^assign_m"});
-    Variable("AssignSubVariableOp", "assign_w", {"w", "read_new_m"});
-    Variable("ReadVariableOp", "read_w", {"w", "^assign_w"});
+    graph.AddFloat("AssignVariableOp", "assign_m", {"m", "new"});
+    graph.AddFloat("ReadVariableOp", "read_new_m", {"m", "^assign_m"});
+    graph.AddFloat("AssignSubVariableOp", "assign_w", {"w", "read_new_m"});
+    graph.AddFloat("ReadVariableOp", "read_w", {"w", "^assign_w"});
     graph.Add("MatMul", "next_forward", {"read_w", "read_w"});
     ReportedGroup group;
     group.node = "reduce";

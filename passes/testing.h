@@ -45,6 +45,15 @@ struct Graph {
     return node;
   }
 
+  // Adds a node of float32, whose attribute depends on whether its op takes a variable.
+  tensorflow::NodeDef* AddFloat(const std::string& op, const std::string& name,
+                                const std::vector<std::string>& inputs = {}) {
+    const bool is_variable = op.find("Variable") != std::string::npos;
+    tensorflow::NodeDef* const node = Add(op, name, inputs);
+    tensorflow::AddNodeAttr(is_variable ? "dtype" : "T", tensorflow::DT_FLOAT, node);
+    return node;
+  }
+
   // Adds a pending all-reduce of `producer`, and `producer` if it is new. `tensor` defaults to
   // `name`.
   tensorflow::NodeDef* Reduce(const std::string& name, const std::string& producer,

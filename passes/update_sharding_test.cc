@@ -42,7 +42,7 @@ DOCTEST_TEST_CASE("OwnedPartsAreUpdatedAndWeightsGathered") {
 
 DOCTEST_TEST_CASE("TheLastGathersMayGoOnAfterTheGraph") {
   MomentumStep step;
-  step.Variable("ReadVariableOp", "forward", {"w"});
+  step.graph.AddFloat("ReadVariableOp", "forward", {"w"});
   DOCTEST_CHECK(step.Shard(true));
   const auto nodes = ByName(step.graph.def);
   DOCTEST_CHECK(nodes.at("reduce_gather").attr().at("in_background").b());
@@ -104,16 +104,11 @@ DOCTEST_TEST_CASE("SumsOfPartsAreAddedOverRanks") {
   tensorflow::Tensor both(tensorflow::DT_INT32, {2});
   both.flat<int32_t>().setZero();
   tensorflow::AddNodeAttr("value", both, axes);
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::NodeDef* const node = graph->Add(op, name, inputs);
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
-    return node;
-  };
-  add("Square", "square", {"reduce"});
-  tensorflow::AddNodeAttr("keep_dims", true, add("Sum", "sum", {"square", "axes"}));
-  add("L2Loss", "half", {"reduce"});
-  add("Add", "norm", {"sum", "half"});
-  add("Mul", "clipped", {"reduce", "norm"});
+  graph->AddFloat("Square", "square", {"reduce"});
+  tensorflow::AddNodeAttr("keep_dims", true, graph->AddFloat("Sum", "sum", {"square", "axes"}));
+  graph->AddFloat("L2Loss", "half", {"reduce"});
+  graph->AddFloat("Add", "norm", {"sum", "half"});
+  graph->AddFloat("Mul", "clipped", {"reduce", "norm"});
   for (auto& node : *graph->def.mutable_node()) {
     if (node.name() == "new") node.set_input(1, "clipped");
   }
@@ -138,7 +133,7 @@ DOCTEST_TEST_CASE("SumsOfPartsAreAddedOverRanks") {
 DOCTEST_TEST_CASE("WhatIsAssignedAfterTheUpdateWaitsForTheGather") {
   MomentumStep step;
   step.graph.Add("Max", "constrained", {"read_w", "decay"});
-  step.Variable("AssignVariableOp", "constrain", {"w", "constrained"});
+  step.graph.AddFloat("AssignVariableOp", "constrain", {"w", "constrained"});
   DOCTEST_CHECK(step.Shard());
   const auto nodes = ByName(step.graph.def);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("constrain")), (Inputs{"w", "constrained", "^reduce_gather"}));
@@ -150,13 +145,10 @@ DOCTEST_TEST_CASE("WhatIsAssignedAfterTheUpdateWaitsForTheGather") {
 DOCTEST_TEST_CASE("RanksAskEachOtherForAnyTrueElement") {
   MomentumStep step;
   Graph* const graph = &step.graph;
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, graph->Add(op, name, inputs));
-  };
-  add("IsNan", "is_nan", {"reduce"});
+  graph->AddFloat("IsNan", "is_nan", {"reduce"});
   tensorflow::AddNodeAttr("keep_dims", false, graph->Add("Any", "any", {"is_nan", "axes"}));
   graph->Add("Const", "axes");
-  add("SelectV2", "chosen", {"any", "decay", "reduce"});
+  graph->AddFloat("SelectV2", "chosen", {"any", "decay", "reduce"});
   DOCTEST_CHECK(step.Shard());
   const auto nodes = ByName(graph->def);
   DOCTEST_CHECK_EQ(nodes.at("any_partial").op(), "Any");
@@ -171,18 +163,13 @@ DOCTEST_TEST_CASE("SumsOfOneElementAreAddedIfOtherOpsReadThem") {
   MomentumStep step;
   step.sharding.num_elements = {{"w", 1}};
   Graph* const graph = &step.graph;
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::NodeDef* const node = graph->Add(op, name, inputs);
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
-    return node;
-  };
   tensorflow::AddNodeAttr("value", tensorflow::Tensor(tensorflow::DT_INT32, {0}),
                           graph->Add("Const", "scalar"));
-  add("Square", "square", {"reduce"});
+  graph->AddFloat("Square", "square", {"reduce"});
   tensorflow::AddNodeAttr("Tshape", tensorflow::DT_INT32,
-                          add("Reshape", "sum", {"square", "scalar"}));
+                          graph->AddFloat("Reshape", "sum", {"square", "scalar"}));
   MomentumStep other = step;  // in which the sum is a factor of its own tensor alone
-  add("Pack", "norms", {"sum", "decay"});
+  graph->AddFloat("Pack", "norms", {"sum", "decay"});
   DOCTEST_CHECK(step.Shard());
   DOCTEST_CHECK_EQ(step.report.groups[0].whole, "");
   auto nodes = ByName(graph->def);
@@ -191,8 +178,7 @@ DOCTEST_TEST_CASE("SumsOfOneElementAreAddedIfOtherOpsReadThem") {
   DOCTEST_CHECK_EQ(nodes.at("sum_partial").attr().count("Tshape"), 0);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("sum_partial")), (Inputs{"square", "reduce_axis"}));
   DOCTEST_CHECK_EQ(nodes.at("reduce_sums").attr().at("dims").list().i(0), 0);
-  tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT,
-                          other.graph.Add("Mul", "scaled", {"reduce", "sum"}));
+  other.graph.AddFloat("Mul", "scaled", {"reduce", "sum"});
   DOCTEST_CHECK(other.Shard());
   nodes = ByName(other.graph.def);
   DOCTEST_CHECK_EQ(nodes.at("sum").op(), "Identity");
@@ -212,12 +198,9 @@ DOCTEST_TEST_CASE("AConditionalAllReduceKeepsTheUpdateWhole") {
 
 DOCTEST_TEST_CASE("SumsOfWhatASumScalesAreAddedByAnotherExchange") {
   MomentumStep step;
-  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
-    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, step.graph.Add(op, name, inputs));
-  };
-  add("L2Loss", "half", {"reduce"});
-  add("Mul", "scaled", {"reduce", "half"});
-  add("L2Loss", "of_scaled", {"scaled"});
+  step.graph.AddFloat("L2Loss", "half", {"reduce"});
+  step.graph.AddFloat("Mul", "scaled", {"reduce", "half"});
+  step.graph.AddFloat("L2Loss", "of_scaled", {"scaled"});
   DOCTEST_CHECK(step.Shard());
   const auto nodes = ByName(step.graph.def);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums")), (Inputs{"half_partial", "^reduce"}));
@@ -251,20 +234,15 @@ DOCTEST_TEST_CASE("AnAllReduceBehindTheGatherKeepsTheUpdateWhole") {
 DOCTEST_TEST_CASE("SumsOfACopyFollowItsAllReduces") {
   Graph graph;
   GraphReport report;
-  const auto add = [&](const std::string& op, const std::string& name, const Inputs& inputs) {
-    const bool is_variable = op.find("Variable") != std::string::npos;
-    tensorflow::AddNodeAttr(is_variable ? "dtype" : "T", tensorflow::DT_FLOAT,
-                            graph.Add(op, name, inputs));
-  };
   tensorflow::AddNodeAttr("index", 0, graph.Add("_Arg", "w"));
   Inputs read = {"w"};
   for (const std::string k : {"1", "2"}) {
-    add("ReadVariableOp", "read_" + k, read);
-    add("MatMul", "gradient_" + k, {"read_" + k, "read_" + k});
+    graph.AddFloat("ReadVariableOp", "read_" + k, read);
+    graph.AddFloat("MatMul", "gradient_" + k, {"read_" + k, "read_" + k});
     tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce_" + k, "gradient_" + k, "w"));
-    add("L2Loss", "norm_" + k, {"reduce_" + k});
-    add("Mul", "clipped_" + k, {"reduce_" + k, "norm_" + k});
-    add("AssignSubVariableOp", "assign_" + k, {"w", "clipped_" + k, "^read_" + k});
+    graph.AddFloat("L2Loss", "norm_" + k, {"reduce_" + k});
+    graph.AddFloat("Mul", "clipped_" + k, {"reduce_" + k, "norm_" + k});
+    graph.AddFloat("AssignSubVariableOp", "assign_" + k, {"w", "clipped_" + k, "^read_" + k});
     read = {"w", "^assign_" + k};
     ReportedGroup group;
     group.node = "reduce_" + k;
@@ -286,11 +264,6 @@ DOCTEST_TEST_CASE("SumsOfACopyFollowItsAllReduces") {
 DOCTEST_TEST_CASE("GathersOfACopyOverlapTheNextForwardPass") {
   Graph graph;
   GraphReport report;
-  const auto add = [&](const std::string& op, const std::string& name, const Inputs& inputs) {
-    const bool is_variable = op.find("Variable") != std::string::npos;
-    tensorflow::AddNodeAttr(is_variable ? "dtype" : "T", tensorflow::DT_FLOAT,
-                            graph.Add(op, name, inputs));
-  };
   for (const int index : {0, 1}) {
     tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", index == 0 ? "w" : "m"));
   }
@@ -300,15 +273,15 @@ DOCTEST_TEST_CASE("GathersOfACopyOverlapTheNextForwardPass") {
       if (!control.empty()) inputs.push_back("^" + control);
       return inputs;
     };
-    add("ReadVariableOp", "read_w_" + k, after({"w"}, before_w));
-    add("MatMul", "gradient_" + k, {"read_w_" + k, "read_w_" + k});
+    graph.AddFloat("ReadVariableOp", "read_w_" + k, after({"w"}, before_w));
+    graph.AddFloat("MatMul", "gradient_" + k, {"read_w_" + k, "read_w_" + k});
     tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce_" + k, "gradient_" + k, "w"));
-    add("Mul", "decayed_" + k, {"read_w_" + k, "read_w_" + k});
-    add("AssignVariableOp", "decay_" + k, {"w", "decayed_" + k});
-    add("ReadVariableOp", "read_m_" + k, after({"m"}, before_m));
-    add("AddV2", "new_" + k, {"read_m_" + k, "reduce_" + k});
-    add("AssignVariableOp", "assign_m_" + k, {"m", "new_" + k});
-    add("AssignSubVariableOp", "assign_w_" + k, {"w", "new_" + k, "^decay_" + k});
+    graph.AddFloat("Mul", "decayed_" + k, {"read_w_" + k, "read_w_" + k});
+    graph.AddFloat("AssignVariableOp", "decay_" + k, {"w", "decayed_" + k});
+    graph.AddFloat("ReadVariableOp", "read_m_" + k, after({"m"}, before_m));
+    graph.AddFloat("AddV2", "new_" + k, {"read_m_" + k, "reduce_" + k});
+    graph.AddFloat("AssignVariableOp", "assign_m_" + k, {"m", "new_" + k});
+    graph.AddFloat("AssignSubVariableOp", "assign_w_" + k, {"w", "new_" + k, "^decay_" + k});
     before_w = "assign_w_" + k;
     before_m = "assign_m_" + k;
     ReportedGroup group;
