@@ -88,12 +88,12 @@ def test_thread_of_an_earlier_job_does_not_keep_the_next_from_having_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ranks have left the first job while its thread waits."""
-    asked: queue.Queue[int] = queue.Queue()
+    requests: queue.Queue[int] = queue.Queue()
     may_end = threading.Event()
 
     def engine(job: int) -> Any:
         def await_read(_: float) -> None:
-            asked.put(job)
+            requests.put(job)
             may_end.wait()
 
         return mock.Mock(job=job, await_read=await_read)
@@ -106,13 +106,13 @@ def test_thread_of_an_earlier_job_does_not_keep_the_next_from_having_one(
         for _ in range(2):
             service.start(reads)
         threads.append(service._thread)
-        assert asked.get() == job
+        assert requests.get() == job
     monkeypatch.setattr(read_service_lib.engine_lib, "running", lambda: None)
     may_end.set()
     for thread in threads:
         assert thread is not None
         thread.join()
-    assert asked.empty()
+    assert requests.empty()
     atexit.unregister(service._end)
 
 
