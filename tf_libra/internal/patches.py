@@ -7,8 +7,7 @@ Others are replaced for longer:
 - `hvd.join` while an engine runs;
 - commits of elastic states from the first step on;
 - saved values of elastic states from the first step on that leaves stale values;
-- accesses of variables from the first step on one rank on;
-- saves and restores of checkpoints from the first step with sharded updates on;
+- accesses of variables from the first step on one rank, in stages or with sharded updates on;
 - Horovod's shutdown from the first query for the ranks on.
 
 A fitted model gets methods of its own (`keras/`), and the launcher changes Horovod in another

@@ -18,20 +18,16 @@ from tf_libra.model_parallel.capture.horovod_reductions import find_reduced_vari
 from tf_libra.model_parallel.capture.recorded_step import RecordedStep
 from tf_libra.model_parallel.capture.trace_hooks import TraceHooks
 
-_EVERYTHING_DENSE = ReductionPolicy(sparse_as_dense=True)
-
 
 class StepRecorder:
     """Traces one step for batches of any size."""
 
-    def __init__(
-        self, function: Callable[..., Any], policy: ReductionPolicy = _EVERYTHING_DENSE
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], joins_rows: bool = False) -> None:
         """Traces nothing yet.
 
         Args:
             function: a `tf.function` or a plain function.
-            policy: treatment of gradients; stages add up dense ones.
+            joins_rows: see `ReductionPolicy`; else sparse gradients become dense.
 
         Raises:
             ValueError: the step is compiled by XLA.
@@ -39,7 +35,7 @@ class StepRecorder:
         self.name = step_name(function)
         self._step = _without_signature(function)
         self._selects_branches = False
-        self._policy = policy
+        self._policy = ReductionPolicy(sparse_as_dense=not joins_rows, joins_rows=joins_rows)
         self.reset()
 
     def enable_branch_selection(self) -> None:

@@ -116,7 +116,7 @@ class NotReceivedError(control_plane.EngineError):
 
 
 @contextlib.contextmanager
-def named_failures(
+def _named(
     what: str, kind: type[control_plane.EngineError] = control_plane.EngineError
 ) -> Iterator[None]:
     """Names the transfer in errors of this rank alone, which end the job.
@@ -166,7 +166,7 @@ class LanesTransport:
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
         full_name = f"{self._function}: {name}"
-        with named_failures(f"rank {self.rank} cannot send {full_name} to rank {to_rank}"):
+        with _named(f"rank {self.rank} cannot send {full_name} to rank {to_rank}"):
             if tensor.dtype.is_complex:  # lanes carry pairs of real numbers
                 tensor = tf.bitcast(tensor, tensor.dtype.real_dtype)
             collective_ops.send(tensor, to_rank, full_name)
@@ -184,11 +184,11 @@ class LanesTransport:
         wire_shape = (*shape, 2) if is_complex else shape
         wire_dtype = tf.as_dtype(dtype).real_dtype if is_complex else dtype
         what = f"rank {self.rank} cannot receive {full_name} from rank {from_rank}"
-        with named_failures(what, NotReceivedError):
+        with _named(what, NotReceivedError):
             pending = collective_ops.receive_start(wire_dtype, wire_shape, from_rank, full_name)
 
         def wait() -> Any:
-            with named_failures(what):
+            with _named(what):
                 with self._waiting(f"{full_name} from {from_rank}"):
                     tensor = collective_ops.received(pending)
                 return tf.bitcast(tensor, dtype) if is_complex else tensor
@@ -198,6 +198,5 @@ class LanesTransport:
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""
         full_name = f"{self._function}: {name}"
-        what = f"rank {self.rank} cannot all-reduce {full_name} with ranks {[*ranks]}"
-        with named_failures(what):
+        with _named(f"rank {self.rank} cannot all-reduce {full_name} with ranks {[*ranks]}"):
             return collective_ops.collective("all_reduce", tensor, ranks, full_name)

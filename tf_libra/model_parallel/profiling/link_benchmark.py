@@ -35,8 +35,6 @@ def links_of_job(transport: Transport, control: Control) -> LinkRates:
     job = (control.job, control.rank, control.world_size)
     if job not in _known_links():
         links = measured_links(transport, control)  # on all ranks, or on none
-        cluster = with_measured_all_reduce(links.cluster, transport, control)
-        links = replace(links, cluster=cluster)
         _known_links().clear()
         _known_links()[job] = links
     return _known_links()[job]

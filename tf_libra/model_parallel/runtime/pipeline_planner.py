@@ -22,7 +22,10 @@ from tf_libra.model_parallel.planning.pipeline import (
 from tf_libra.model_parallel.planning.pipeline.partitioning import check_layers_fit
 from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling import layer_benchmark as profiling
-from tf_libra.model_parallel.profiling.link_benchmark import links_of_job
+from tf_libra.model_parallel.profiling.link_benchmark import (
+    links_of_job,
+    with_measured_all_reduce,
+)
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, Measuring
 from tf_libra.model_parallel.reporting import pipeline_report
 from tf_libra.model_parallel.reporting.plan_records import PipelineRecord
@@ -118,12 +121,14 @@ class PipelinePlanner:
         mine = profiling.measured_layers(traces, call_arguments, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = links_of_job(transport, control)
+        cluster = with_measured_all_reduce(links.cluster, transport, control)
+        links = replace(links, cluster=cluster)
         memory = [
             limit_bytes
             for limit_bytes in control.all_gather(self._strategy.memory_bytes)
             if limit_bytes is not None
         ]
-        cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
+        cluster = replace(cluster, memory_bytes=min(memory, default=None))
         check_layers_fit(layers, cluster)
         plan = self._planned(traces, layers, cluster, control)
         layout = Layout.from_pipeline_plan(plan)

@@ -9,7 +9,6 @@ from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
-from tf_libra.capture.gradient_registry import ReductionPolicy
 from tf_libra.coordination.consistency_check import NAMES_ADVICE, agree, check_equal, exchange
 from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.signal_handling import step_interrupts
@@ -105,9 +104,8 @@ class StagedTraining:
         """Reset all state of the job: planner, traces and executions."""
         self._planner = self._make_planner()
         self._reporter = RunReporter(self._options)
-        self._recorder = StepRecorder(self._function)
-        if self._planner.joins_rows and not self._options.sparse_as_dense:
-            self._recorder = StepRecorder(self._function, ReductionPolicy(joins_rows=True))
+        joins_rows = self._planner.joins_rows and not self._options.sparse_as_dense
+        self._recorder = StepRecorder(self._function, joins_rows)
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._traced_ahead: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._executions: dict[tuple[Hashable, ...], StepExecutor] = {}  # under the current layout
