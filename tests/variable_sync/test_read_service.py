@@ -37,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[float], in
     monkeypatch.setattr(collective_ops, "send", send)
     monkeypatch.setattr(read_service_lib, "_start", lambda call: call())
     monkeypatch.setattr(read_service_lib, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(read_service_lib, "_job", lambda: 0)
+    monkeypatch.setattr(read_service_lib, "_engine", lambda: 0)
     yield found
 
 
@@ -64,19 +64,19 @@ def test_reads_of_parts_can_be_refused(sent: list[tuple[list[float], int, str]])
     assert not service._refuse(0, 1, "step: 0 1")
 
 
-def test_answer_of_an_earlier_job_is_not_sent(
+def test_answer_of_an_earlier_engine_is_not_sent(
     sent: list[tuple[list[float], int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, reads = ReadService(), mock.create_autospec(ServedValues, instance=True)
     service._reads["step"] = reads
 
-    def next_job(*_: Any) -> Any:
-        monkeypatch.setattr(read_service_lib, "_job", lambda: 1)
+    def next_engine(*_: Any) -> Any:
+        monkeypatch.setattr(read_service_lib, "_engine", lambda: 1)
         return tf.zeros([2])
 
-    reads.value.side_effect = reads.take_over.side_effect = next_job
+    reads.value.side_effect = reads.take_over.side_effect = next_engine
     for what in ("0 1", "hand over after step 3"):
-        monkeypatch.setattr(read_service_lib, "_job", lambda: 0)
+        monkeypatch.setattr(read_service_lib, "_engine", lambda: 0)
         service._answer(0, 1, f"step: {what}")
     assert service._refuse(0, 1, f"step: 0 1 2 {tf.float32.as_datatype_enum}")
     reads.value.assert_called_once_with(0, 1)
@@ -84,29 +84,29 @@ def test_answer_of_an_earlier_job_is_not_sent(
     assert sent == []
 
 
-def test_thread_of_an_earlier_job_does_not_keep_the_next_from_having_one(
+def test_thread_of_an_earlier_engine_does_not_keep_the_next_from_having_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The ranks have left the first job while its thread waits."""
+    """The first engine is closed while its thread waits; the ranks' job is the same."""
     requests: queue.Queue[int] = queue.Queue()
     may_end = threading.Event()
 
-    def engine(job: int) -> Any:
+    def engine(number: int) -> Any:
         def await_read(_: float) -> None:
-            requests.put(job)
+            requests.put(number)
             may_end.wait()
 
-        return mock.Mock(job=job, await_read=await_read)
+        return mock.Mock(job=0, number=number, await_read=await_read)
 
     service, reads = ReadService(), mock.create_autospec(ServedValues, instance=True)
     reads.function, reads.is_released = "step", False
     threads = []
-    for job in range(2):
-        monkeypatch.setattr(read_service_lib.engine_lib, "running", partial(engine, job))
+    for number in range(2):
+        monkeypatch.setattr(read_service_lib.engine_lib, "running", partial(engine, number))
         for _ in range(2):
             service.start(reads)
         threads.append(service._thread)
-        assert requests.get() == job
+        assert requests.get(timeout=60) == number
     monkeypatch.setattr(read_service_lib.engine_lib, "running", lambda: None)
     may_end.set()
     for thread in threads:
@@ -114,6 +114,23 @@ def test_thread_of_an_earlier_job_does_not_keep_the_next_from_having_one(
         thread.join()
     assert requests.empty()
     atexit.unregister(service._end)
+
+
+def test_nothing_is_taken_over_by_a_later_engine(
+    sent: list[tuple[list[float], int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has closed the engine of its notice, and answers no read of it any more."""
+    service, reads = ReadService(), mock.create_autospec(ServedValues, instance=True)
+    service._reads["step"] = reads
+
+    def wait(_: float) -> bool:
+        monkeypatch.setattr(read_service_lib, "_engine", lambda: 1)
+        return False
+
+    monkeypatch.setattr(service._ending, "wait", wait)
+    service._answer(0, 1, "step: hand over after step 3")
+    reads.take_over.assert_not_called()
+    assert sent == []
 
 
 def test_error_of_one_function_keeps_no_other_from_handing_over() -> None:

@@ -1,10 +1,14 @@
 """Turns of steps and reads of one rank."""
 
 import threading
+from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
 from tf_libra.coordination.control_plane import EngineError
+from tf_libra.variable_sync import read_service
+from tf_libra.variable_sync.read_service import EndedSteps
 from tf_libra.variable_sync.step_turns import InStepError, StepTurns
 
 
@@ -60,36 +64,38 @@ def test_waits_for_a_turn_have_a_deadline() -> None:
             wait()
 
 
-def test_waits_end_when_the_ranks_leave_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = StepTurns("slots of step", 60.0)
-    turns.begin()
-    turns.leave(has_ended=True)
-    turns.begin()
-    errors: list[str] = []
+@pytest.mark.parametrize("make", [EndedSteps, lambda: StepTurns("slots of step", 60.0)])
+def test_waits_end_when_the_ranks_leave_the_job(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], EndedSteps]
+) -> None:
+    """Another rank is gone, and its step never ends; ranks that are new have ended none."""
+    monkeypatch.setattr(read_service.engine_lib, "running", mock.Mock)
+    steps = make()
+    steps.end()
+    errors: list[EngineError] = []
     is_waiting = threading.Event()
-    wait = turns._ended.wait
+    wait = steps._ended.wait
 
     def waiting(timeout: float | None = None) -> bool:
         is_waiting.set()  # `close` cannot notify before the wait, which releases the lock
         return wait(timeout)
 
-    monkeypatch.setattr(turns._ended, "wait", waiting)
+    monkeypatch.setattr(steps._ended, "wait", waiting)
 
     def await_end() -> None:
         try:
-            turns.await_end(2)
+            steps.await_end(2)
         except EngineError as error:
-            errors.append(str(error))
+            errors.append(error)
 
-    thread = threading.Thread(target=await_end)
+    thread = threading.Thread(target=await_end, daemon=True)
     thread.start()
-    is_waiting.wait()
-    turns.leave(has_ended=False)  # another rank is gone
-    turns.close()
-    thread.join()
-    assert errors == ["slots of step: this rank has left the job"]
-    turns.await_reader(0)  # as a rank that begins with the next job asks
-    turns.begin()
+    assert is_waiting.wait(60.0)
+    steps.close()
+    thread.join(60.0)
+    assert len(errors) == 1
+    steps.await_reader(0)  # as a rank that begins with the next job asks
+    assert steps.modulus == 0
 
 
 def test_reader_of_another_step_gets_no_value() -> None:

@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import json
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_libra.coordination import control_plane
@@ -125,6 +125,7 @@ class Engine:
         job: `World.job` of the ranks.
         machine: identity of this machine at the first rendezvous; "": unknown. Lanes are added on
             the grid of that rendezvous.
+        number: counts the engines of this process, so that threads can tell them apart.
     """
 
     rank: int
@@ -133,6 +134,7 @@ class Engine:
     ranks_per_host: int = 0
     job: int = 0
     machine: str = ""
+    number: int = field(default=0, compare=False)
 
     def all_gather(self, message: Any) -> list[Any]:
         """Returns every rank's message, by rank. Messages are JSON values.
@@ -311,6 +313,7 @@ class _Connected:
 
     job: int = 0
     machine: str = ""
+    number: int = 0
 
 
 @STATE.value()
@@ -334,6 +337,7 @@ def running() -> Engine | None:
         topology.ranks_per_host,
         known.job,
         known.machine,
+        known.number,
     )
 
 
@@ -357,8 +361,9 @@ def connect(
         EngineError: a rank cannot be reached, or did not arrive within `timeout_seconds`.
     """
     assert len(secret) == SECRET_BYTES, len(secret)
-    # First, so that threads never take the new engine for that of an earlier job.
+    # First, so that threads never take the new engine for an earlier one.
     _connected().job, _connected().machine = job, machine
+    _connected().number += 1
     _check(
         native.load().c.TfLibraConnect(
             rank,

@@ -246,7 +246,8 @@ class VariableReads:
                 self._before_access.pop(key, None)
 
     def forget_all(self) -> None:
-        """Forgets all variables: the ranks have left the job."""
+        """Forgets all variables, and ends waits for steps: the ranks have left the job."""
+        self._steps.close()
         self.forget([*self._remote, *self._served])
         self._synchronized.clear()
 

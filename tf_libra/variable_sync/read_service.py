@@ -5,7 +5,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -31,6 +31,7 @@ class EndedSteps:
     def __init__(self) -> None:
         """Begins before the first step."""
         self.number = 0
+        self._job = 0  # counts jobs, so that a wait can tell that its job is over
         self._ended = threading.Condition()
 
     @property
@@ -44,17 +45,36 @@ class EndedSteps:
             self.number += 1
             self._ended.notify_all()
 
-    def await_reader(self, step: int | None) -> None:
-        """Waits for the end of the step that has ended on a reading rank, by its modulus."""
+    def close(self) -> None:
+        """Ends all waits by an error, as the ranks have left the job, and counts from 0 again."""
         with self._ended:
-            while step == (self.number + 1) % self.MODULUS and engine_lib.running() is not None:
-                self._ended.wait(_POLL_SECONDS)
+            self._job += 1
+            self.number = 0  # as on ranks that begin with the next job
+            self._ended.notify_all()
+
+    def await_reader(self, step: int | None) -> None:
+        """Waits for the end of the step that has ended on a reading rank, by its modulus.
+
+        Raises:
+            EngineError: this rank has left the job meanwhile.
+        """
+        with self._ended:
+            self._await(lambda: step != (self.number + 1) % self.MODULUS, "the end of a step")
 
     def await_end(self, step: int) -> None:
-        """Waits for the end of a step, by number."""
+        """Waits for the end of a step, by number; raises as `await_reader` does."""
         with self._ended:
-            while self.number < step and engine_lib.running() is not None:
-                self._ended.wait(_POLL_SECONDS)
+            self._await(lambda: self.number >= step, "the end of a step")
+
+    def _await(self, is_turn: Callable[[], bool], what: str) -> None:
+        job = self._job
+        while not is_turn() and self._job == job and engine_lib.running() is not None:
+            self._ended.wait(_POLL_SECONDS)
+        self._check_job(job)
+
+    def _check_job(self, job: int) -> None:
+        if self._job != job:
+            raise control_plane.EngineError("this rank has left the job")
 
 
 def hand_over(engine: engine_lib.Engine, function: str, step: int) -> None:
@@ -156,7 +176,7 @@ class ReadService:
         self._reads: dict[str, ServedValues] = {}
         self._finished: set[str] = set()  # functions that are gone
         self._thread: threading.Thread | None = None
-        self._job: int | None = None  # `World.job` in which the thread answers
+        self._engine: int | None = None  # `Engine.number` of that which the thread answers
         self._ending = threading.Event()  # set when the script of this rank has ended
         self._has_ended = False
         self._answering = threading.Lock()
@@ -171,15 +191,15 @@ class ReadService:
         """Answers reads of a function's variables from now on."""
         self._reads[reads.function] = reads
         self._finished.discard(reads.function)
-        job = _job()
-        # That of an earlier job may still wait.
-        if self._thread is None or self._job != job or not self._thread.is_alive():
+        engine = _engine()
+        # That of an earlier engine may still wait.
+        if self._thread is None or self._engine != engine or not self._thread.is_alive():
             # Last of all, so that it is called before the engine, which may be a new one, closes.
             atexit.unregister(self._end)
             atexit.register(self._end)
-            self._job = job
+            self._engine = engine
             self._thread = threading.Thread(
-                target=self._serve, args=(job,), name="libra variable reads", daemon=True
+                target=self._serve, args=(engine,), name="libra variable reads", daemon=True
             )
             self._thread.start()
 
@@ -212,8 +232,8 @@ class ReadService:
         with self._answering:  # the engine stops soon, and an answer would fail
             self._has_ended = True
 
-    def _serve(self, job: int | None) -> None:
-        while (engine := engine_lib.running()) is not None and engine.job == job:
+    def _serve(self, number: int | None) -> None:
+        while (engine := engine_lib.running()) is not None and engine.number == number:
             try:
                 request = engine.await_read(_POLL_SECONDS)
             except control_plane.EngineError:
@@ -222,54 +242,54 @@ class ReadService:
             if request is None:
                 continue
             try:
-                self._answer(engine.job, *request)
+                self._answer(engine.number, *request)
             except Exception as error:
-                if _job() != engine.job:  # no rank waits for the answer any more
+                if _engine() != engine.number:  # no rank waits for the answer any more
                     return
                 text = f"answering rank {request[0]} about {request[1]}: {_describe(error)}"
                 log_utils.logger(engine.rank).warning("reads of other ranks: %s", text)
-                if not self._refuse(engine.job, *request):
+                if not self._refuse(engine.number, *request):
                     engine.abort(text)
                     return
 
-    def _answer(self, job: int, rank: int, name: str) -> None:
+    def _answer(self, engine: int, rank: int, name: str) -> None:
         function, _, what = name.rpartition(": ")
         if not what.startswith(_HAND_OVER):
-            self._send(job, self._reads[function].value(*map(int, what.split())), rank, name)
+            self._send(engine, self._reads[function].value(*map(int, what.split())), rank, name)
             return
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
-                self._take_over(job, function, rank, int(what.removeprefix(_HAND_OVER)))
+                self._take_over(engine, function, rank, int(what.removeprefix(_HAND_OVER)))
             with contextlib.suppress(Exception):  # in any case, as that rank waits
-                self._send(job, tf.zeros([0]), rank, name)
+                self._send(engine, tf.zeros([0]), rank, name)
 
         _start(take_over_and_confirm)
 
-    def _take_over(self, job: int, function: str, owner: int, step: int) -> None:
+    def _take_over(self, engine: int, function: str, owner: int, step: int) -> None:
         # Scripts often end together, and then this rank reads nothing more.
         now = time.monotonic()
         self._ending.wait(self._patience.setdefault(owner, now + _POLL_SECONDS) - now)
         while not self.is_ending and not {*self._reads, *self._finished} & {function}:
-            if _job() != job:
+            if _engine() != engine:
                 return
             time.sleep(_POLL_SECONDS)  # the first step is about to end
-        if function in self._reads and not self.is_ending and _job() == job:
+        if function in self._reads and not self.is_ending and _engine() == engine:
             self._reads[function].take_over(owner, step)
 
-    def _refuse(self, job: int, rank: int, name: str) -> bool:
+    def _refuse(self, engine: int, rank: int, name: str) -> bool:
         """Answers that there is no value; returns whether the read can be answered so."""
         _, _, *answer = name.rpartition(": ")[2].split()
         if len(answer) != 2:
             return False
         with contextlib.suppress(*ERRORS):
-            self._send(job, partial_answer(None, *map(int, answer)), rank, name)
+            self._send(engine, partial_answer(None, *map(int, answer)), rank, name)
         return True
 
-    def _send(self, job: int, value: Any, rank: int, name: str) -> None:
-        """Sends an answer, unless the ranks have left the job of the request."""
+    def _send(self, engine: int, value: Any, rank: int, name: str) -> None:
+        """Sends an answer, unless the engine of the request is closed."""
         with self._answering:
-            if not self._has_ended and _job() == job:
+            if not self._has_ended and _engine() == engine:
                 collective_ops.send(value, rank, name, one_sided=True)
 
     @staticmethod
@@ -308,10 +328,10 @@ def _hand_over_all(every: Iterable[ServedValues]) -> None:
             reads.hand_over()
 
 
-def _job() -> int | None:
-    """Returns the job of the engine that runs; None if none runs."""
+def _engine() -> int | None:
+    """Returns the number of the engine that runs; None if none runs."""
     engine = engine_lib.running()
-    return None if engine is None else engine.job
+    return None if engine is None else engine.number
 
 
 def _describe(error: Exception) -> str:

@@ -25,7 +25,6 @@ class StepTurns(EndedSteps):
         super().__init__()
         self._function, self._seconds = function, seconds
         self._is_computing = self._is_step = self._is_reading = False
-        self._job = 0  # counts jobs, so that a wait can tell that its job is over
 
     def begin(self, is_step: bool = True) -> None:
         """Begins a step, or another use of the slots by all ranks, when no thread reads."""
@@ -38,13 +37,6 @@ class StepTurns(EndedSteps):
         with self._ended:
             self.number += has_ended and self._is_computing
             self._is_computing = False
-            self._ended.notify_all()
-
-    def close(self) -> None:
-        """Ends all waits by an error, as the ranks have left the job, and counts from 0 again."""
-        with self._ended:
-            self._job += 1
-            self.number = 0  # as on ranks that begin with the next job
             self._ended.notify_all()
 
     @property
@@ -77,21 +69,14 @@ class StepTurns(EndedSteps):
 
     def await_reader(self, step: int | None) -> None:
         """See `EndedSteps`."""
-        with self._ended:
-            self._await(lambda: step != (self.number + 1) % self.MODULUS, "the end of a step")
+        super().await_reader(step)
         if step != self.modulus:
             raise KeyError(f"values after step {step} of each {self.MODULUS}")
-
-    def await_end(self, step: int) -> None:
-        """See `EndedSteps`."""
-        with self._ended:
-            self._await(lambda: self.number >= step, "the end of a step")
 
     def _await(self, is_turn: Callable[[], bool], what: str) -> None:
         job = self._job
         has_come = self._ended.wait_for(lambda: self._job != job or is_turn(), self._seconds)
-        if self._job != job:
-            raise control_plane.EngineError(f"{self._function}: this rank has left the job")
+        self._check_job(job)
         if not has_come:
             place = native.engine_place()
             who = "this rank" if place is None else f"rank {place.rank}"
