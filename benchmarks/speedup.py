@@ -56,6 +56,10 @@ FAMILIES = {
 }
 # Goals for the step of `auto`, as a ratio to the best family's, and to one worker's.
 TO_BEST, TO_ONE_WORKER = 1.05, 1.03
+# Of the speedup of `auto` for cnn5m with SGD, by the rate of links.
+CNN5M = {None: 1.75, "5gbit": 1.3, "1gbit": 1.15}
+# Of the steps and seconds of measurements and trials under `auto`.
+MAX_STEPS, MAX_SECONDS = 150, 60.0
 # Of a family's step to the prediction, in the median and at worst.
 MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
 # Largest 90th percentile of one worker's steps to their 10th: more is other programs. Steps that
@@ -136,6 +140,7 @@ def summary(document: Mapping[str, Any]) -> dict[str, Any]:
         },
         "predicted_seconds": predicted,
         "went_on_with": _family_of(plans.get(AUTO, {})),
+        "tuning": document["tuning"].get(AUTO),
         "rounds": document["rounds"],
         "machine": document["machine"],
         "versions": document["versions"],
@@ -224,6 +229,8 @@ def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
         ),
         ("`libra` is never slower than one worker", f"slower in {sum(slower)} of {len(slower)}"),
         *_goals_of_auto([case for case in cases.values() if AUTO in case["median_seconds"]]),
+        *_goals_of_cnn5m(cases),
+        *_goals_of_trials([case["tuning"] for case in cases.values() if case.get("tuning")]),
     ]
     return table(("goal", "measured"), rows)
 
@@ -248,6 +255,23 @@ def _goals_of_auto(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
             (TO_ONE_WORKER, "one worker", to_one_worker),
         )
     ]
+
+
+def _goals_of_cnn5m(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for rate, goal in CNN5M.items():
+        case = Case("cnn5m", 2, rate, "sgd", 1).name
+        if AUTO in cases.get(case, {}).get("to_one_worker", ()):
+            yield f"{case}: `auto` is {goal:g} x as fast as one worker", _speedup(cases[case], AUTO)
+
+
+def _goals_of_trials(tuned: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    for key, limit, unit in (("steps", MAX_STEPS, "steps"), ("seconds", MAX_SECONDS, "s")):
+        if tuned:
+            most = max(case[key] for case in tuned)
+            yield (
+                f"measurements and trials of `auto` take at most {limit:g} {unit}",
+                f"at most {most:.0f} {unit}, in {len(tuned)} cases",
+            )
 
 
 def main(argv: Sequence[str]) -> int:

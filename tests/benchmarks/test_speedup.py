@@ -26,6 +26,7 @@ DOCUMENT: dict[str, Any] = {
         "deeppool": {"iteration_seconds": 0.05},
         "auto": {"rank": 0},
     },
+    "tuning": {"auto": {"steps": 140, "seconds": 61.2}},
     "rounds": 3,
     "machine": {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"},
     "versions": {"numpy": "2"},
@@ -49,11 +50,13 @@ def test_goals_count_predictions_and_slower_cases() -> None:
     assert "slower in 1 of 1" in goals
     assert "in 0 of 1 cases, at worst 1.50" in goals  # 60 of 40 ms
     assert "in 1 of 1 cases, at worst 1.00" in goals
+    assert "`auto` is 1.15 x as fast as one worker | 1.00 x |" in goals
+    assert "| at most 140 steps, in 1 cases |" in goals and "| at most 61 s, in 1 cases |" in goals
 
 
 def test_cases_saved_before_auto_was_measured_stay_in_the_table() -> None:
     summary = speedup.summary(DOCUMENT)
-    del summary["median_seconds"]["auto"], summary["to_one_worker"]["auto"]
+    del summary["median_seconds"]["auto"], summary["to_one_worker"]["auto"], summary["tuning"]
     assert "|  | deeppool | 56, 50 |" in speedup.blocks({CASE: summary})["speedup"]
     assert "0.33 x" in speedup.readme_blocks({CASE: summary})["speedup"]
 
