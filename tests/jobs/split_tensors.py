@@ -6,6 +6,7 @@ The job has as many workers as the largest case; for the others the first of the
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -13,6 +14,7 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import RANK, SIZE, Cases
+from sparse_rows import sparse_averages
 
 import tf_libra
 from tf_libra import strategies
@@ -166,6 +168,10 @@ def sizes_of(dtype: str) -> tuple[int, int]:
 for each in DTYPES:
     for of_these in sizes_of(each):
         add_case(each, of_these)
+
+
+for of_these in (4, 5):
+    cases.add(f"sparse_{of_these}", partial(sparse_averages, cases, connected_engine, of_these))
 
 
 @cases

@@ -1,6 +1,7 @@
 """Gradients that travel in fewer bytes: in 16 bits per element, and as rows."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -8,10 +9,10 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
+from sparse_rows import sparse_averages
 from split_tensors import connected_engine, plan_of
 
 import tf_libra
-from tf_libra.capture import gradient_encoding
 from tf_libra.internal import native
 from tf_libra.runtime import error_feedback
 from tf_libra.specs.plan import WIRE_DTYPES
@@ -213,66 +214,8 @@ def tuned() -> Any:
     }
 
 
-ROWS, WIDTH = 40, 3
-# Ids of each rank, in the way that sends less: gathered where ranks share few.
-IDS: dict[str, Any] = {
-    "disjoint": lambda rank: [3 * rank, 3 * rank + 1, 3 * rank + 2],
-    "shared": lambda rank: list(range(rank, 30 + rank)),
-    "twice": lambda rank: [5, rank, 5, 39, rank, 5],
-    "uneven": lambda rank: list(range(0, 13 * rank, 2)),
-    "none": lambda rank: [],
-    "last": lambda rank: [39, 0] if rank == SIZE - 1 else [],
-    "table": lambda rank: list(range(ROWS)),
-}
-
-
-def slices_of(rank: int, ids: list[int], dtype: str) -> tf.IndexedSlices:
-    random = np.random.default_rng([rank, len(ids)])
-    values = random.normal(size=[len(ids), WIDTH]) * 10.0 ** random.integers(-3, 3)
-    return tf.IndexedSlices(
-        tf.constant(values, dtype, [len(ids), WIDTH]),
-        tf.constant(ids, tf.int64),
-        tf.constant([ROWS, WIDTH]),
-    )
-
-
-def sparse_averages(size: int) -> dict[str, Any]:
-    """Returns the averages that deviate from those of dense gradients; saves all."""
-    wrong, saved = [], {}
-    if connected_engine(size) is None:
-        return {"wrong": [], "saved": False}
-    for dtype in ("float16", "bfloat16", "float32", "float64"):
-        for what, ids_of in IDS.items():
-            name = f"{dtype}_{what}"
-            mine = slices_of(RANK, ids_of(RANK), dtype)
-            exchange = gradient_encoding.RowExchange(name, "", size)
-            found, gathered = exchange.average(mine), exchange.gather(mine)
-            terms = [
-                tf.convert_to_tensor(slices_of(rank, ids_of(rank), dtype)) for rank in range(size)
-            ]
-            exact = tf.float64 if dtype == "float64" else tf.float32
-            total = tf.cast(terms[0], exact)
-            for term in terms[1:]:
-                total += tf.cast(term, exact)
-            expected = tf.cast(total / tf.cast(size, exact), dtype)
-            ids = sorted({row for rank in range(size) for row in ids_of(rank)})
-            same = np.array_equal(tf.gather(expected, found.indices), found.values)
-            if found.indices.numpy().tolist() != ids or not same:
-                wrong.append(name)
-            rows = [slices_of(rank, ids_of(rank), dtype) for rank in range(size)]
-            joint = tf.concat([tf.cast(row.values, exact) for row in rows], 0)
-            joint = tf.cast(joint / tf.cast(size, exact), dtype)
-            if not np.array_equal(gathered.values, joint):
-                wrong.append(f"{name} gathered")
-            if not np.array_equal(gathered.indices, tf.concat([row.indices for row in rows], 0)):
-                wrong.append(f"{name} gathered ids")
-            saved[name] = tf.cast(found.values, tf.float64)
-    cases.save(**saved)
-    return {"wrong": wrong, "saved": True}
-
-
 for of_these in range(1, SIZE + 1):
-    cases.add(f"sparse_{of_these}", lambda size=of_these: sparse_averages(size))
+    cases.add(f"sparse_{of_these}", partial(sparse_averages, cases, connected_engine, of_these))
 
 
 @cases

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.runtime.sparse_averages import check_sparse_averages
 from tests.worker_processes import Job
 from tf_libra.runtime.plan_activation import NOT_EXECUTED
 
@@ -25,6 +26,11 @@ def parts(run_job: Callable[..., Job]) -> Job:
 def test_averages_are_right_wherever_tensors_are_cut(parts: Job, dtype: str, size: int) -> None:
     for rank in range(parts.world_size):
         assert parts.value(f"cut_{dtype}_{size}", rank) == []
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_averages_of_rows_are_those_of_dense_gradients(parts: Job, size: int) -> None:
+    check_sparse_averages(parts, size)
 
 
 @pytest.mark.parametrize("case", ["trained_in_parts", "gradients_that_differ_from_call_to_call"])

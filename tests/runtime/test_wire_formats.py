@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.runtime.sparse_averages import check_sparse_averages
 from tests.worker_processes import Job
 from tf_libra.specs.plan import WIRE_DTYPES
 
@@ -70,15 +71,7 @@ def test_checkpoint_contains_error_feedback(formats: Job) -> None:
 
 @pytest.mark.parametrize("size", range(1, NUM_WORKERS + 1))
 def test_averages_of_rows_are_those_of_dense_gradients(formats: Job, size: int) -> None:
-    case = f"sparse_{size}"
-    first = formats.arrays(case, 0)
-    assert len(first) > 20
-    for rank in range(NUM_WORKERS):
-        value = formats.value(case, rank)
-        assert value == {"wrong": [], "saved": rank < size}
-        if value["saved"]:
-            saved = formats.arrays(case, rank)
-            assert all(saved[name].tobytes() == first[name].tobytes() for name in first)
+    check_sparse_averages(formats, size)
 
 
 def test_tuning_tries_both_formats(formats: Job) -> None:
