@@ -18,7 +18,8 @@ struct RowParts {
 };
 
 // Returns where the rows of each rank are, given those of `rank` and where the rows of each end.
-// InvalidArgument: they do not ascend, are not as many as ranks, or `rank` has other rows.
+// InvalidArgument: they do not ascend, are not as many as ranks, `rank` has other rows, or the rows
+// are larger than this machine's memory.
 absl::Status FindRowParts(const tensorflow::Tensor& own, const tensorflow::Tensor& ends,
                           int world_size, int rank, RowParts* rows);
 

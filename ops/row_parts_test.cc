@@ -1,6 +1,7 @@
 #include "ops/row_parts.h"
 
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -70,6 +71,17 @@ DOCTEST_TEST_CASE("EndsOfAnyKindLeadToNoRowOutside") {
     DOCTEST_CHECK_EQ(rows.parts[rank].size(), own.TotalBytes());
   }
   DOCTEST_CHECK(num_valid > 1000);
+}
+
+DOCTEST_TEST_CASE("RowsBeyondTheMemoryAreRejected") {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  RowParts rows;
+  const Tensor narrow(tensorflow::DT_FLOAT, TensorShape({0, 1}));
+  const Tensor wide(tensorflow::DT_FLOAT, TensorShape({0, 1 << 20}));
+  const Tensor empty(tensorflow::DT_FLOAT, TensorShape({0, 0}));
+  DOCTEST_CHECK(FindRowParts(narrow, Ends({0, 1 << 20}), 2, 0, &rows).ok());
+  DOCTEST_CHECK(absl::IsInvalidArgument(FindRowParts(wide, Ends({0, kMost}), 2, 0, &rows)));
+  DOCTEST_CHECK(FindRowParts(empty, Ends({0, kMost}), 2, 0, &rows).ok());
 }
 
 DOCTEST_TEST_CASE("OwnRowsAreDividedInTheirPlace") {

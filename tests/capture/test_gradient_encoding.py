@@ -1,14 +1,18 @@
-"""Complex gradients are taken apart, and put together again."""
+"""Complex gradients are taken apart, and put together again; rows come with valid ids."""
 
+import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from tests.capture.traces import traced
+from tests.drawing import num_examples
 from tf_libra.backends import collective_ops
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends.collective_ops import UNPLANNED
@@ -105,6 +109,67 @@ def test_rows_of_one_process_are_added_by_id(
     np.testing.assert_array_equal(found.values, table[sorted(set(rows))])
     assert found.indices.dtype == index_type
     assert found.dense_shape.numpy().tolist() == [8, *row_shape]
+
+
+@pytest.mark.parametrize("ids", [[-1], [2, -8, -1], [8], [2, 2**31 - 1], [-(2**31)]])
+@pytest.mark.parametrize("exchanged", ["gather", "average"])
+@pytest.mark.parametrize("consumer", ["scatter", "densify"])
+def test_own_ids_outside_the_table_do_as_in_one_process(
+    engine: engine_lib.Engine, ids: list[int], exchanged: str, consumer: str
+) -> None:
+    slices = tf.IndexedSlices(
+        tf.ones([len(ids), 2]), tf.constant(ids, tf.int64), tf.constant([8, 2])
+    )
+    exchange = gradient_encoding.RowExchange("table", "step", 1)
+
+    def outcome(exchanged: Callable[[tf.IndexedSlices], tf.IndexedSlices]) -> Any:
+        table = tf.Variable(tf.zeros([8, 2]))
+        try:
+            rows = exchanged(slices)
+            if consumer == "densify":
+                return tf.convert_to_tensor(rows).numpy().tolist()
+            table.scatter_sub(rows)
+        except tf.errors.InvalidArgumentError:
+            return "error"
+        return table.numpy().tolist()
+
+    assert outcome(getattr(exchange, exchanged)) == outcome(lambda slices: slices)
+
+
+_from_wire = tf.function(
+    lambda numbers, last: gradient_encoding.from_wire(
+        numbers, tf.int64, -4, last, "ids of 'table'"
+    ),
+    input_signature=[tf.TensorSpec([None], tf.float64), tf.TensorSpec([], tf.float64)],
+)
+_IN_RANGE = st.integers(-4, 2**53).map(float)
+# TensorFlow takes denormal numbers for zeros.
+_ANY = st.floats(allow_subnormal=False)
+_NUMBERS = st.lists(st.one_of(_IN_RANGE, _IN_RANGE, _ANY), max_size=5)
+
+
+@settings(max_examples=num_examples(200), deadline=None)
+@given(_NUMBERS, st.sampled_from([3, 10**9, 2**53]))
+@example([], 3)
+@example([math.nan], 3)
+@example([math.inf, 1], 3)
+@example([-math.inf], 3)
+@example([3, 4], 3)
+@example([0.5], 3)
+@example([-0.0, -4], 3)
+@example([-5], 3)
+@example([2.0**31, 2.0**53], 2**53)
+@example([2.0**53 + 2], 2**53)
+@example([1e300], 2**53)
+def test_integers_of_other_ranks_are_checked(numbers: list[float], last: int) -> None:
+    is_valid = [math.isfinite(n) and n == int(n) and -4 <= n <= last for n in numbers]
+    if all(is_valid):
+        assert _from_wire(numbers, float(last)).numpy().tolist() == [int(n) for n in numbers]
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        _from_wire(numbers, float(last))
+    assert "table" in raised.value.message
+    assert format(numbers[is_valid.index(False)], ".17g") in raised.value.message
 
 
 @pytest.mark.parametrize("ends", [[2], [4], [-1], [1, 3], [[3]]])

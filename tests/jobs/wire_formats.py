@@ -9,10 +9,12 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
-from sparse_rows import sparse_averages
+from sparse_rows import ROWS, slices_of, sparse_averages
 from split_tensors import connected_engine, plan_of
 
 import tf_libra
+from tf_libra.backends import collective_ops
+from tf_libra.capture import gradient_encoding
 from tf_libra.internal import native
 from tf_libra.runtime import error_feedback
 from tf_libra.specs.plan import WIRE_DTYPES
@@ -216,6 +218,38 @@ def tuned() -> Any:
 
 for of_these in range(1, SIZE + 1):
     cases.add(f"sparse_{of_these}", partial(sparse_averages, cases, connected_engine, of_these))
+
+
+# What rank 1 sends as its number of rows, and as its ids.
+BROKEN: list[tuple[float, list[float]]] = [
+    *((number, []) for number in (np.nan, np.inf, -1, 0.5, 2**31 // SIZE + 1, 2.0**31, 1e300)),
+    *((1, [number]) for number in (np.nan, -np.inf, 0.5, ROWS, 2.0**31, 2.0**53, 1e300)),
+    (3, [1, -(2.0**60), 2]),
+]
+
+
+@cases
+def rows_of_a_broken_peer() -> Any:
+    """Exchanges rows with a rank that sends what no rank sends; returns the other ranks' errors."""
+    connected_engine(SIZE)
+    exchange = gradient_encoding.RowExchange("table", "", SIZE)
+    mine = slices_of(RANK, [2, 1], "float32")
+    errors = []
+    for method in ("gather", "average"):
+        for number, ids in BROKEN:
+            if RANK == 1:
+                own = tf.constant([number], tf.float64)
+                collective_ops.all_reduce(own, "table/counts", "", ends=tf.range(1, SIZE + 1))
+                if ids:
+                    ends = [2, 2 + len(ids), 4 + len(ids)]
+                    own = tf.constant(ids, tf.float64)
+                    collective_ops.all_reduce(own, "table/indices", "", ends=tf.constant(ends))
+                continue
+            try:
+                getattr(exchange, method)(mine)
+            except tf.errors.InvalidArgumentError as error:
+                errors.append(error.message)
+    return {"errors": errors, "next": exchange.gather(mine).indices.numpy().tolist()}
 
 
 @cases

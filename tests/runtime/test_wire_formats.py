@@ -74,6 +74,17 @@ def test_averages_of_rows_are_those_of_dense_gradients(formats: Job, size: int) 
     check_sparse_averages(formats, size)
 
 
+def test_rows_of_a_broken_peer_are_an_error(formats: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = formats.value("rows_of_a_broken_peer", rank)
+        assert value["next"] == [2, 1] * NUM_WORKERS
+        if rank == 1:  # the broken one
+            continue
+        assert len(value["errors"]) == 2 * 15
+        assert all("table" in message for message in value["errors"])
+        assert ["ids" in message for message in value["errors"]] == 2 * (7 * [False] + 8 * [True])
+
+
 def test_tuning_tries_both_formats(formats: Job) -> None:
     first = formats.arrays("tuned", 0)
     for rank in range(NUM_WORKERS):

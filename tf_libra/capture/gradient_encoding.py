@@ -10,6 +10,8 @@ from tf_libra.backends import collective_ops
 WIRE_ID = tf.float64
 """Dtype of ids on the wire: the engine carries no integers, and these are exact below 2^53."""
 
+_EXACT = 2**53
+
 
 @dataclass(frozen=True)
 class RowExchange:
@@ -37,7 +39,7 @@ class RowExchange:
         Every occurrence of an id stays a row of its own, as in one process on the joint batch:
         some optimizers treat two rows of an id differently from their sum.
         """
-        counts, ids = self._gather_ids(slices.indices)
+        counts, ids = self._gather_ids(slices.indices, slices.dense_shape)
         with tf.control_dependencies([ids]):  # small, and there early: not behind the rows
             ends = tf.cumsum(counts)
         rows = collective_ops.all_reduce(
@@ -55,7 +57,7 @@ class RowExchange:
         """
         own_ids, own = _add_duplicates(slices)
         num_own = tf.shape(own)[0]
-        counts, all_ids = self._gather_ids(own_ids)
+        counts, all_ids = self._gather_ids(own_ids, slices.dense_shape)
         ids = tf.unique(tf.sort(all_ids)).y
         num_rows = tf.shape(ids)[0]
         is_gathered = tf.cast(self.size * tf.reduce_max(counts) < 2 * num_rows, tf.int32)
@@ -73,13 +75,21 @@ class RowExchange:
         added = collective_ops.all_reduce(terms, self.name, self.function, reduction="average")
         return self._slices(tf.concat([self._divide(sums, own.dtype), added], 0), ids, slices)
 
-    def _gather_ids(self, own: Any) -> tuple[Any, Any]:
-        """Returns the number of rows of each rank, and all ids in rank order."""
+    def _gather_ids(self, own: Any, dense_shape: Any) -> tuple[Any, Any]:
+        """Returns the number of rows of each rank, and all ids in rank order.
+
+        Other ranks' numbers are checked before anything is allocated or indexed by them. Ids below
+        zero pass, as in one process: some ops ignore them, and others raise an error.
+        """
+        name = f"of rows of {self.name!r}"
         mine = tf.cast([tf.shape(own)[0]], WIRE_ID)
         counts = self._gather(mine, tf.ones([self.size], tf.int32), "counts")
-        counts = tf.cast(counts, tf.int32)
+        counts = from_wire(counts, tf.int32, 0, tf.int32.max // self.size, f"numbers {name}")
         ids = self._gather(tf.cast(own, WIRE_ID), counts, "indices")
-        return counts, tf.cast(ids, own.dtype)
+        last = min(own.dtype.max, _EXACT)
+        if dense_shape is not None:
+            last = tf.minimum(tf.cast(dense_shape[0], WIRE_ID) - 1, last)
+        return counts, from_wire(ids, own.dtype, max(own.dtype.min, -_EXACT), last, f"ids {name}")
 
     def _gather(self, own: Any, counts: Any, what: str) -> Any:
         """Returns the entries of all ranks in rank order, of which each has `counts`."""
@@ -95,6 +105,31 @@ class RowExchange:
     def _slices(self, values: Any, ids: Any, like: tf.IndexedSlices) -> tf.IndexedSlices:
         values = tf.ensure_shape(values, [None, *like.values.shape[1:]])
         return tf.IndexedSlices(values, ids, dense_shape=like.dense_shape)
+
+
+def from_wire(numbers: Any, dtype: tf.DType, first: Any, last: Any, what: str) -> Any:
+    """Returns integers that ranks have sent as `WIRE_ID`, cast to their own dtype.
+
+    Args:
+        numbers: of all ranks, shape [N].
+        dtype: an integer dtype.
+        first: least allowed integer.
+        last: greatest allowed integer.
+        what: name of the numbers in the error.
+
+    Raises:
+        tf.errors.InvalidArgumentError: in the step, if one of them is no such integer.
+    """
+    first, last = (tf.convert_to_tensor(limit, WIRE_ID) for limit in (first, last))
+    allowed = tf.clip_by_value(tf.floor(numbers), first, last)
+    rejected = tf.where(tf.not_equal(allowed, numbers))  # NaN among them
+    shown = tf.strings.as_string(tf.gather_nd(numbers, rejected), precision=17, shortest=True)
+    check = tf.raw_ops.Assert(
+        condition=tf.equal(tf.size(rejected), 0),
+        data=[f"{what} must be integers from", first, "to", last, "got", shown],
+    )
+    with tf.control_dependencies([] if check is None else [check]):  # None: it has run
+        return tf.cast(numbers, dtype)
 
 
 def _add_duplicates(slices: tf.IndexedSlices) -> tuple[Any, Any]:
