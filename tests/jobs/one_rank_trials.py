@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import time
 from unittest import mock
 
 import harness
@@ -31,6 +32,23 @@ cases = harness.Cases()
 SAMPLES, LAST = 24, harness.SIZE - 1
 MAX_STEPS, SETTLED_STEPS = 180, 10
 FAMILIES = ("one-rank", "spp", "deeppool")
+SLOW_SECONDS = 0.2  # a hundred times what a step takes
+
+
+@contextlib.contextmanager
+def slowed(rank):
+    """Lets a rank compute longer in every step that it trains for all."""
+    computing = StageVariables.computing
+
+    @contextlib.contextmanager
+    def compute(holding):
+        if rank == harness.RANK:
+            time.sleep(SLOW_SECONDS)
+        with computing(holding):
+            yield
+
+    with mock.patch.object(StageVariables, "computing", compute):
+        yield
 
 
 def own(batch):
@@ -130,6 +148,7 @@ def compared(
         "traced_sizes": traced_sizes,
         "settled": step.settled,
         "plan": type(step.plan).__name__,
+        "rank": getattr(step.plan, "rank", None),
         "number": step._training._step.step_number,
         "explained": step.explain(),
         "loss": float(result["loss"]),
@@ -165,10 +184,10 @@ def large():
         return compared(without_metric, "spp", allow=(), families=("one-rank", "spp"))
 
 
-def next_pipeline():
-    """Chooses a pipeline, goes on with it in another job, and follows its plan as `plan=`."""
+def next_plan(chosen):
+    """Chooses stages, goes on with them in another job, and follows their plan as `plan=`."""
     joint = list(batches(3, SAMPLES))
-    strategy = Auto(threads=(1,), streams=(1,), families=("one-rank", "spp"))
+    strategy = Auto(threads=(1,), streams=(1,), families=("one-rank", chosen))
 
     def train(*strategies, most=3, **options):
         tf.keras.backend.clear_session()  # a job of its own has the same names of layers
@@ -180,18 +199,20 @@ def next_pipeline():
             settled.append(step.settled)
         return step, every_value(trained), settled
 
-    cache = {"cache_dir": harness.FOLDER / "pipeline cache"}
-    with every_family_in_trials("spp"):
-        chosen, _, _ = train(strategy, most=200, logdir=harness.FOLDER / "families", **cache)
-    compared_by_trials = chosen.explain()
+    cache = {"cache_dir": harness.FOLDER / f"cache of {chosen}"}
+    logdir = harness.FOLDER / f"families with {chosen}"
+    with every_family_in_trials(chosen):
+        first, _, _ = train(strategy, most=200, logdir=logdir, **cache)
+    compared_by_trials = first.explain()
     step, values, settled = train(strategy, **cache)
     followed, found, _ = train(plan=step.plan)
     cases.save(**values)
     return {
         "settled": settled,
         "explained": step.explain(),
+        "plan": type(step.plan).__name__,
         "compared": compared_by_trials,
-        "fingerprints": [trained.plan.fingerprint for trained in (chosen, step, followed)],
+        "fingerprints": [trained.plan.fingerprint for trained in (first, step, followed)],
         "same": all(np.allclose(found[name], values[name], 1e-4, 1e-5) for name in values),
     }
 

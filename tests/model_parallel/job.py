@@ -121,7 +121,7 @@ def train_alone(
     alone, results = model.trained, [*results]
     for step in batches(num_steps, batch_size)[num_done:]:
         result = alone.accumulated(*step, num_microbatches)
-        results.append({name: value.numpy() for name, value in result.items()})
+        results.append(tf.nest.map_structure(lambda value: value.numpy(), result))
     ends[num_steps] = results, [tf.identity(variable) for variable in model.variables]
     return results, {
         f"{number} {variable.name}": tf.convert_to_tensor(variable).numpy()

@@ -96,7 +96,7 @@ class Trained:
         self.optimizer.apply_gradients(zip(sums, self.variables, strict=True))
         result = {
             "loss": tf.add_n(losses) / num_microbatches,
-            "logits": tf.concat(logits, 0),
+            "logits": tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *logits),
             "updates": self.optimizer.iterations,
         }
         if self.metric is not None:
