@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 import tf_libra
-from tests.autotune.machine import MODEL, PROFILE, Machine, drive
+from tests.autotune.machine import MODEL, PROFILE, Machine, drive, linked
 from tf_libra.autotune import Budget, WireFormat
+from tf_libra.backends import engine as engine_lib
 from tf_libra.cost_model import CostModel, ProcessorModel
 from tf_libra.planning import explain
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -76,6 +77,23 @@ def test_tuning_selects_float32_if_rounding_takes_longer(strategy: str) -> None:
     assert tuned.plan.wire_dtype is None
     assert tuned.cost_model is not None
     assert tuned.cost_model.rounding_per_byte == SLOW.rounding_per_byte
+
+
+@pytest.fixture(scope="module")
+def measured() -> WireFormat:
+    """Returns bfloat16 with the rate at which a core of this machine rounds."""
+    return WireFormat("bfloat16", engine_lib.rounding_seconds("bfloat16"))
+
+
+@pytest.mark.parametrize("strategy", ["libra", "auto", "aiacc", "mg-wfbp"])
+@pytest.mark.parametrize(("speed", "expected"), [(100, None), (0.01, "bfloat16")])
+def test_tuning_weighs_measured_rounding_against_the_wire(
+    strategy: str, measured: WireFormat, speed: float, expected: str | None
+) -> None:
+    """Links move 190 GB/s, more than a core rounds, or 19 MB/s, less than it does."""
+    machine = Machine(model=linked(speed).with_rounding(measured.rounding_per_byte))
+    tuned, _ = drive(machine, strategy, Budget(150, 1e6), wire=measured)
+    assert tuned.plan.wire_dtype == expected
 
 
 def test_without_a_model_the_plan_is_lossy_and_says_so() -> None:
