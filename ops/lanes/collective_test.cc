@@ -225,6 +225,49 @@ TEST_CASE("LargerThanWhatRanksHoldAtATime") {
   }
 }
 
+// Half of the values are zeros, and rounding to bfloat16 changes the others to 256.
+std::future<Status> StartRounded(LaneEngine* engine, std::vector<float>* values) {
+  values->assign(50'000, 0.0f);
+  for (size_t i = 0; i < values->size(); ++i) (*values)[i] = i / 1000 % 2 == 0 ? 257.0f : 0.0f;
+  auto info = std::make_shared<OperationInfo>();
+  info->reduction = Reduction::kSum;
+  info->wire_type = ElementType::kBFloat16;
+  info->tensor_names = {"gradient"};
+  info->ComputeDigest();
+  auto end = std::make_shared<std::promise<Status>>();
+  AllReduceRequest request;
+  request.operation = info;
+  request.tensors = {{values->data(), values->data(), 4 * values->size()}};
+  request.done = [end](const Status& status) { end->set_value(status); };
+  engine->AllReduce(std::move(request));
+  return end->get_future();
+}
+
+// Collectives of some ranks send every bit, while all-reduces of a plan round and leave out zeros.
+TEST_CASE("NextToRoundedAllReduces") {
+  testing::OverAll();
+  const Engines engines = MakeEngines(3);
+  OnEveryRank(3, [&](int rank) {
+    for (int step = 0; step < 4; ++step) {
+      std::vector<float> values;
+      std::future<Status> end = StartRounded(engines[rank].get(), &values);
+      Call call({CollectiveKind::kAllReduce, {2, 0}, size_t{60'000}}, rank);
+      std::fill_n(call.input.begin(), 30'000, 0.0f);
+      std::vector<float> sum = Sum(call.what);
+      std::fill_n(sum.begin(), 30'000, 0.0f);
+      if (rank != 1) {
+        call.Start(engines[rank].get());
+        CHECK_EQ(call.Wait(), testing::IsOk());
+        CHECK(call.output == sum);
+      }
+      CHECK_EQ(end.get(), testing::IsOk());
+      const auto num_rounded = std::count(values.begin(), values.end(), 3 * 256.0f);
+      CHECK_EQ(num_rounded, 25'000);
+      CHECK_EQ(num_rounded + std::count(values.begin(), values.end(), 0.0f), 50'000);
+    }
+  });
+}
+
 TEST_CASE("SameNameAgainAndAgain") {
   testing::OverAll();
   Engines engines = MakeEngines(3);
