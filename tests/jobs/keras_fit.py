@@ -1,5 +1,6 @@
 """`model.fit` under a plan, against `fit` of one process on the joint batches."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,6 +10,7 @@ import horovod.tensorflow as hvd
 import keras
 import models
 import numpy as np
+import tensorflow as tf
 from fit_families import add_cases
 from harness import FOLDER, RANK, SIZE, Cases, restart_engine, restart_horovod
 from keras_models import (
@@ -126,6 +128,40 @@ def twice() -> Any:
     phases.append(str(fitting.phase))
     digest = float(sum(np.abs(value).sum() for value in weights(model).values()))
     return {"phases": phases, "kept": is_same_plan, "digest": digest}
+
+
+@cases
+def error_feedback() -> Any:
+    """Fits in half precision; others go on from a checkpoint, with rounding errors and without."""
+
+    def prepared() -> tuple[Any, Any, tf.train.Checkpoint]:
+        model = compiled(plain_model)
+        model.optimizer.build(model.trainable_variables)
+        plan = models.plan_of(model.trainable_variables, SIZE, [0, 2, 6], [1, 2])
+        plan = dataclasses.replace(plan, wire_dtype="bfloat16")
+        fitting = tf_libra.keras.optimize(
+            model, plan=plan, wire_dtype="bfloat16", error_feedback=True
+        )
+        objects = {"model": model, "optimizer": model.optimizer}
+        return model, fitting, tf.train.Checkpoint(feedback=fitting.error_feedback, **objects)
+
+    def fitted(model: Any) -> list[bytes]:
+        model.fit(data(alone=False, seed=1), epochs=1, verbose=0)
+        return [value.tobytes() for value in weights(model).values()]
+
+    first, fitting, checkpoint = prepared()
+    first.fit(data(alone=False), epochs=1, verbose=0)
+    path = checkpoint.write(str(FOLDER / f"feedback-{RANK}"))
+    expected = fitted(first)
+    cases.save(**weights(first))
+    same = []
+    for has_feedback in (True, False):
+        model, _, checkpoint = prepared()
+        checkpoint.read(path).expect_partial()  # of metrics, which `fit` makes
+        if not has_feedback:
+            checkpoint.feedback.deserialize(b"")
+        same.append(fitted(model) == expected)
+    return {"same": same, "explained": fitting.explain()}
 
 
 @cases

@@ -80,6 +80,16 @@ def test_fit_ends_under_a_plan_that_fits_the_graph(job: Job, case: str) -> None:
     assert plan.strategy in job.value(case)["explained"]
 
 
+def test_rounding_errors_continue_from_a_checkpoint_before_the_first_fit(job: Job) -> None:
+    first = job.arrays("error_feedback", 0)
+    for rank in range(2):
+        value = job.value("error_feedback", rank)
+        assert value["same"] == [True, False]
+        assert "lossy" in value["explained"] and "error_feedback" in value["explained"]
+        saved = job.arrays("error_feedback", rank)
+        assert all(saved[name].tobytes() == first[name].tobytes() for name in first)
+
+
 def test_steps_of_an_execution_are_one_graph_on_all_ranks_or_on_none(job: Job) -> None:
     assert job.value("short_on_one_rank", 0) == job.value("short_on_one_rank", 1)
 

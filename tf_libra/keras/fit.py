@@ -17,6 +17,7 @@ from tf_libra.internal import formatting, log_utils
 from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.multi_worker_fit import take, without_optionals
 from tf_libra.keras.uneven_fit import UnevenEpochs
+from tf_libra.runtime.error_feedback import DeferredErrorFeedback
 from tf_libra.runtime.strategy_kinds import (
     AnyStrategy,
     all_options,
@@ -50,6 +51,7 @@ class OptimizedFit:
         decorate: Callable[..., decorator.Optimized],
         has_joint_results: bool = False,
         leaves_out_families: bool = False,
+        has_error_feedback: bool = False,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
 
@@ -58,8 +60,10 @@ class OptimizedFit:
             decorate: returns the optimized step of a step.
             has_joint_results: whether metrics may be those of all ranks' examples.
             leaves_out_families: whether the strategy would compare other families elsewhere.
+            has_error_feedback: whether rounding errors are added to the next gradients.
         """
         self._model = model
+        self._error_feedback = DeferredErrorFeedback() if has_error_feedback else None
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
         self._leaves_out_families = leaves_out_families
@@ -108,8 +112,11 @@ class OptimizedFit:
 
     @property
     def error_feedback(self) -> Any:
-        """State of error feedback; None without that option, and before the first `fit`."""
-        return None if self._steps is None else self._steps.error_feedback
+        """State of error feedback, for `tf.train.Checkpoint`; None without that option.
+
+        A checkpoint may restore it before the first `fit`, too.
+        """
+        return self._error_feedback
 
     def check_variables(self) -> None:
         """Compares the variables of the training step with those of every other rank.
@@ -163,6 +170,8 @@ class OptimizedFit:
             else:
                 self._steps = self._decorate(_single_step(model, lambda data: data))
                 model.train_function = _staged_function(model, self._steps)
+            if self._error_feedback is not None:
+                self._error_feedback.connect(self._steps.error_feedback)
         return model.train_function
 
 
@@ -227,7 +236,13 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    return OptimizedFit(model, decorate, has_joint_results(strategy), strategy is not user_strategy)
+    return OptimizedFit(
+        model,
+        decorate,
+        has_joint_results(strategy),
+        strategy is not user_strategy,
+        requested.get("error_feedback", False),
+    )
 
 
 def _check(model: keras.Model) -> None:

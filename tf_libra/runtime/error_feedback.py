@@ -81,6 +81,40 @@ class ErrorFeedbackState(tf.train.experimental.PythonState):
         set_errors(self._function, errors)
 
 
+class DeferredErrorFeedback(tf.train.experimental.PythonState):
+    """State of error feedback of a training function that does not exist yet, or is replaced."""
+
+    def __init__(self) -> None:
+        """Creates a state without a function."""
+        super().__init__()
+        self._state: ErrorFeedbackState | None = None
+        self._restored = b""
+
+    def connect(self, state: ErrorFeedbackState) -> None:
+        """Continues as the state of a function, with errors that were restored before."""
+        self._state = state
+        if self._restored:
+            state.deserialize(self._restored)
+        self._restored = b""
+
+    def serialize(self) -> bytes:
+        """Returns what `ErrorFeedbackState.serialize` does."""
+        return self._restored if self._state is None else self._state.serialize()
+
+    def deserialize(self, serialized: Any) -> None:
+        """Replaces the errors by those of a checkpoint.
+
+        Raises:
+            ValueError: the bytes are no state of error feedback.
+        """
+        if self._state is not None:
+            self._state.deserialize(serialized)
+            return
+        self._restored = bytes(serialized)
+        if self._restored:
+            _unpack(self._restored)
+
+
 def _unpack(serialized: bytes) -> tuple[tuple[int, int], dict[str, Any]]:
     """Returns rank and number of ranks, and the errors by tensor."""
     try:
