@@ -1,5 +1,6 @@
 """Scripts written for Horovod train under a plan as they train without us, and as one process."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,21 @@ def test_weights_are_those_of_the_script_and_of_one_process(
 @pytest.mark.parametrize("case", COMPARED_WITH_TF_KERAS)
 def test_weights_with_keras_2(tf_keras_scripts: Job, case: str, rank: int) -> None:
     check_weights(tf_keras_scripts, case, rank, COMPARED_WITH_TF_KERAS[case])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_by_the_script_has_the_bits_of_the_wire_dtype(scripts: Job, dtype: str) -> None:
+    for rank in RANKS:
+        case = f"rounded_to_{dtype}"
+        arrays = scripts.arrays(case, rank)
+        by_script = {key[5:]: value for key, value in arrays.items() if key.startswith("None/")}
+        assert len(by_script) == 6
+        for name, value in by_script.items():
+            assert value.tobytes() == arrays[f"{dtype}/{name}"].tobytes()
+        texts = [" ".join(text.split()) for text in scripts.value(case, rank)["explained"]]
+        by_itself = f"the script itself rounds 6 gradients .* from float32 to {dtype}"
+        assert [bool(re.search(by_itself, text)) for text in texts] == [True, False]
+        assert all("lossy" in text for text in texts)
 
 
 @pytest.mark.parametrize("case", COMPARED)

@@ -33,6 +33,8 @@ class ReducedGradient:
         is_gathered: whether the gradient is sparse and its rows are gathered.
         in_dataset: whether a function of tf.data computes it, which no plan reaches.
         in_groups: whether groups of plans may include it.
+        rounded_from: name of the wider dtype of its variable, from which the script itself has
+            rounded it; None for a gradient in its variable's dtype.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ReducedGradient:
     is_gathered: bool = False
     in_dataset: bool = False
     in_groups: bool = True
+    rounded_from: str | None = None
 
     @property
     def is_planned(self) -> bool:

@@ -27,6 +27,7 @@ from tf_libra.capture.gradient_interception import intercept_gradients
 from tf_libra.capture.gradient_registry import GradientRegistry, ReducedGradient, ReductionPolicy
 from tf_libra.capture.variables import (
     optimizer_variables_outside_trace,
+    plain,
     variable_key,
     variables_of,
 )
@@ -273,8 +274,13 @@ class InstrumentedFunction:
         unreduced_gradients.check_updates(self._name, registry, graph, trace)
         present = {name for node in trace.all_nodes() for name in node.tensor_names}
         in_datasets = dataset_loops.gradients_in_datasets(trace)
+        rounded = _rounded_by_script(registry)
         reduced = tuple(
-            replace(gradient, in_dataset=gradient.name in in_datasets)
+            replace(
+                gradient,
+                in_dataset=gradient.name in in_datasets,
+                rounded_from=rounded.get(gradient.name),
+            )
             for gradient in {reduced.name: reduced for reduced in registry.reduced}.values()
             if gradient.name in present
         )
@@ -334,3 +340,13 @@ class InstrumentedFunction:
 
 def _names(calls: list[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for call in calls for name in call.names))
+
+
+def _rounded_by_script(registry: GradientRegistry) -> dict[str, str]:
+    """Returns the dtypes of variables whose gradients reach Horovod in a narrower one, by name."""
+    found = {}
+    for op, variable, _ in registry.by_horovod:
+        dtype = plain(variable).dtype
+        if op.inputs[0].dtype.size < dtype.size:
+            found[op.get_attr("tensor_names")[0].decode()] = dtype.name
+    return found

@@ -149,6 +149,21 @@ class RunReporter:
                 logging.INFO,
             )
 
+    def on_gradients_rounded(self, dtypes: Mapping[str, tuple[str, str]]) -> None:
+        """Logs the gradients that the script itself rounds before they are all-reduced.
+
+        Args:
+            dtypes: that of the variable and that of the all-reduce, by name of the gradient.
+        """
+        for kinds in dict.fromkeys(dtypes.values()):
+            names = [name for name, own in dtypes.items() if own == kinds]
+            self._remark(
+                f"lossy: the script itself rounds {formatting.count(len(names), 'gradient')}"
+                f" ({formatting.listed(names)}) from {kinds[0]} to {kinds[1]} before the"
+                " all-reduce, whatever wire_dtype is",
+                logging.INFO,
+            )
+
     def on_step_without_reductions(self) -> None:
         """Logs that a step without all-reduces ran in a graph that matches the plan."""
         self._remark(

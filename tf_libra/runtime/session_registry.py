@@ -133,6 +133,9 @@ class SessionRegistry:
             [gradient.name for gradient in marked if gradient.is_gathered],
             is_planned=any(gradient.is_gathered and gradient.in_groups for gradient in marked),
         )
+        reporter.on_gradients_rounded(
+            {g.name: (g.rounded_from, g.dtype) for g in marked if g.rounded_from}
+        )
         plan = self._user_plan(tensors, reporter, is_first) if marked else None
         if is_first:
             for pattern in self._variables.unmatched(call.touched()):

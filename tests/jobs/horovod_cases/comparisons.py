@@ -1,5 +1,7 @@
 """Steps under a plan, without the decorator, and of one process alone."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -13,6 +15,7 @@ from horovod_cases.steps import (
     EDGES,
     STEPS,
     THREADS,
+    BFloat16Compressor,
     CompressingTape,
     Each,
     EachByAdasum,
@@ -43,6 +46,7 @@ from horovod_cases.steps import (
     Tape,
     TapeByAdasum,
     TapeInProcessSet,
+    TapeOfFloat32,
     TapeOfMaxima,
     TapeOfMinima,
     TapeOfProducts,
@@ -54,11 +58,11 @@ from horovod_cases.steps import (
 )
 
 
-def train(step: Any, model: Any, whole: bool) -> tuple[dict[str, Any], Any]:
+def train(step: Any, model: Any, whole: bool, dtype: str = "float64") -> tuple[dict[str, Any], Any]:
     """Weights at the end, and what the last step has shown."""
     shown = None
     for number in range(STEPS):
-        joint = models.batch(number, SIZE, "float64")
+        joint = models.batch(number, SIZE, dtype)
         shown = step(*(joint if whole else models.part(joint, RANK, SIZE)))
     return model.weights(), np.asarray(shown)
 
@@ -115,6 +119,23 @@ def train_unplanned(kind: Any) -> Any:
     return {"model": model, "phase": step.phase, "planned": planned, "explained": step.explain()}
 
 
+def compare_rounding(compressor: Any, dtype: str) -> Any:
+    """Trains with gradients that the script rounds, and with those that ranks round."""
+    saved, explained = {}, []
+    for wire_dtype in (None, dtype):
+        model = TapeOfFloat32(hvd.Compression.none if wire_dtype else compressor)
+        of_script = None if wire_dtype else dtype
+        plan = models.plan_of(model.variables, SIZE, EDGES, THREADS, dtype=of_script)
+        plan = dataclasses.replace(plan, wire_dtype=wire_dtype)
+        step = tf_libra.optimize(plan=plan, wire_dtype=wire_dtype)(tf.function(model.step))
+        weights, _ = train(step, model, whole=False, dtype="float32")
+        saved |= {f"{wire_dtype}/{name}": value for name, value in weights.items()}
+        explained.append(step.explain())
+    cases.save(**saved)
+    return {"explained": explained}
+
+
+ROUNDED = {"float16": hvd.Compression.fp16, "bfloat16": BFloat16Compressor}
 SAME_AS_ALONE = {
     "tape": Tape,
     "predividing_tape": PredividingTape,
@@ -160,6 +181,8 @@ SPARSE = {
 def add_all() -> None:
     for name, kind in SAME_AS_ALONE.items():
         cases.add(name, lambda kind=kind: compare(kind, alone=Script, plain=kind))
+    for dtype, compressor in ROUNDED.items():
+        cases.add(f"rounded_to_{dtype}", functools.partial(compare_rounding, compressor, dtype))
     for name, kind in SAME_AS_PLAIN.items():
         cases.add(name, lambda kind=kind: compare(kind, plain=kind))
     for name, kind in (UNPLANNED | RESHAPED).items():

@@ -8,6 +8,7 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import RANK, SIZE, Cases
+from horovod.tensorflow import compression
 
 STEPS = 3
 EDGES, THREADS = (0, 2, 4, 6), (1, 2, 1)
@@ -72,6 +73,26 @@ class GroupingTape(Tape):
 class CompressingTape(Tape):
     options = {"compression": hvd.Compression.fp16}  # noqa: RUF012
     wire_dtype = "float16"
+
+
+class BFloat16Compressor(compression.Compressor):
+    """Casts as `hvd.Compression.fp16` does, as a script may write it."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tf.cast(tensor, tf.bfloat16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tf.cast(tensor, ctx)
+
+
+class TapeOfFloat32(Tape):
+    """Trains float32 variables; Horovod's tape compresses their gradients, or not."""
+
+    def __init__(self, compressor: Any) -> None:
+        models.HandWritten.__init__(self, "float32", "sgd")
+        self.options = {"compression": compressor}
 
 
 class TapeWithLocalSource(Tape):
