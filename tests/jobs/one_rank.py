@@ -27,6 +27,7 @@ from one_rank_trials import (
     own_values,
     slowed,
     summed,
+    varied,
     without_metric,
 )
 from staged import refused  # also lets modules of the tests be found
@@ -38,6 +39,7 @@ from tf_libra.backends import collective_ops
 from tf_libra.coordination import control_plane
 from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.profiling import link_benchmark
+from tf_libra.planning.allowed_differences import ALLOWED
 from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
@@ -369,6 +371,7 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases(failing_transfer)
     cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True))
     cases.add("compared sparse", on_a_slow_rank)
+    cases.add("compared allowed", lambda: compared(varied, allow=ALLOWED))
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
     cases.add("compared metric", lambda: compared(influenced, allow=()))
     cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))

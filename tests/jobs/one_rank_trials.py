@@ -15,6 +15,7 @@ from forced_families import FIRST, every_family_in_trials
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
+from tests.model_parallel.trained_model import from_keras
 from tf_libra.autotune.drift_detector import DriftDetector
 from tf_libra.backends import collective_ops
 from tf_libra.model_parallel.capture import joint_memory
@@ -378,3 +379,25 @@ def summed():
     """A model whose loss is no mean, so that its gradients grow with the batch."""
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
     return dataclasses.replace(without_metric(), loss=loss)
+
+
+def varied():
+    """A model that normalizes batches, draws, and calls Python."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Flatten(),
+            layers.Dense(32),
+            layers.BatchNormalization(),
+            layers.Dropout(0.1, seed=3),
+            layers.Dense(10),
+        ]
+    )
+    trained = from_keras(model, tf.keras.optimizers.SGD(0.1))
+
+    def call(images):
+        tf.py_function(abs, [tf.constant(1.0)], tf.float32)
+        return model(images, training=True)
+
+    return dataclasses.replace(trained, call=call)

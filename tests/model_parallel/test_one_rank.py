@@ -241,6 +241,18 @@ def test_auto_leaves_out_one_rank_if_weights_would_differ(
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
+def test_auto_goes_on_with_one_rank_whose_differences_are_allowed(trained: Job) -> None:
+    """Normalizes the joint batch, draws for it, and calls Python alone."""
+    ranks = [trained.value("compared allowed", rank) for rank in range(2)]
+    for value in ranks:
+        assert value["settled"] and value["plan"] == "OneRankPlan", value["explained"]
+        assert "left out" not in value["explained"] and value["was_current"]
+    first, other = (trained.arrays("compared allowed", rank) for rank in range(2))
+    for name, variable in first.items():
+        np.testing.assert_array_equal(other[name], variable)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_auto_leaves_out_stages_of_sparse_gradients(trained: Job) -> None:
     for rank in range(trained.world_size):
         explained = " ".join(trained.value("compared sparse", rank)["explained"].split())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_libra.runtime.protocol import CandidateStep, TrialError
+from tf_libra.runtime.protocol import NOTHING_ACCEPTED, CandidateStep, TrialError
 from tf_libra.runtime.repeated_step import repeat
 from tf_libra.runtime.training_step import TrainingFunction
 from tf_libra.variable_sync.bound_variables import BoundVariable
@@ -25,6 +25,7 @@ class Other:
         change: returns what a step adds.
     """
 
+    accepted = NOTHING_ACCEPTED
     least_precise_dtype = tf.float32
 
     def __init__(

@@ -1,5 +1,6 @@
 """Comparison of a step of another strategy with one of data parallelism."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,19 +8,26 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.runtime import same_step
+from tf_libra.runtime.protocol import NOTHING_ACCEPTED, AcceptedDifferences
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 def difference(
-    monkeypatch: pytest.MonkeyPatch, value: float, change: float, ratio: float, dtype: Any
+    monkeypatch: pytest.MonkeyPatch,
+    value: float,
+    change: float,
+    ratio: float,
+    dtype: Any,
+    accepted: AcceptedDifferences = NOTHING_ACCEPTED,
+    returned: float = 0.0,
 ) -> str:
-    """Returns the difference if the other step has changed a weight by a ratio of the change."""
+    """Returns the difference if the other step has changed a weight by a ratio of the change.
+
+    It has returned another number than 0, too.
+    """
     weight = tf.Variable(tf.fill([8], tf.constant(value, dtype)))
     count = tf.Variable(1)
-    bound = [
-        BoundVariable(0, "weight", weight.handle, weight.dtype, weight.shape, trainable=True),
-        BoundVariable(1, "count", count.handle, count.dtype, count.shape),
-    ]
+    bound = variables(weight, count)
     keys = {variable.key for variable in bound}
     registry = SimpleNamespace(trained_keys=lambda: keys)
     monkeypatch.setattr(same_step, "shard_registry", lambda: registry)
@@ -27,8 +35,18 @@ def difference(
     after = [weight + tf.cast(ratio * change, dtype), tf.constant(2)]
     weight.assign_add(tf.fill([8], tf.cast(change, dtype)))
     count.assign(2)
-    undone = same_step.UndoneStep(bound, before, after, None, 1.0)
-    return same_step.describe_difference(undone, None, False, same_step.RoundingNoise())
+    undone = same_step.UndoneStep(bound, before, after, tf.constant(returned), 1.0)
+    if accepted.variables:
+        accepted = replace(accepted, variables=frozenset(bound[i].key for i in accepted.variables))
+    noise = same_step.RoundingNoise()
+    return same_step.describe_difference(undone, tf.constant(0.0), False, noise, accepted)
+
+
+def variables(weight: tf.Variable, count: tf.Variable) -> list[BoundVariable]:
+    return [
+        BoundVariable(0, "weight", weight.handle, weight.dtype, weight.shape, trainable=True),
+        BoundVariable(1, "count", count.handle, count.dtype, count.shape),
+    ]
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16, tf.complex64])
@@ -52,3 +70,26 @@ def test_step_without_changes_shows_nothing(monkeypatch: pytest.MonkeyPatch, cha
     """A learning rate may be 0 at first; only the count of steps has changed."""
     found = difference(monkeypatch, 0.1, change, 2.0, tf.float32)
     assert "no variable by more than rounding" in found
+
+
+@pytest.mark.parametrize(("ratio", "named"), [(1.2, ""), (0.8, ""), (2.0, "2 times"), (0.5, "0.5")])
+def test_weights_that_the_user_lets_differ_must_change_by_about_as_much(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, named: str
+) -> None:
+    """Batch statistics change gradients a little; the gradient of a sum is N times as large."""
+    accepted = AcceptedDifferences(frozenset({0}))
+    found = difference(monkeypatch, 0.1, 1.0, ratio, tf.float32, accepted)
+    assert bool(found) is bool(named) and named in found
+
+
+def test_other_variables_and_results_must_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = (monkeypatch, 0.1, 1.0, 1.2, tf.float32)
+    assert "'weight' would change" in difference(*args, AcceptedDifferences(frozenset({1})))
+    weights = AcceptedDifferences(frozenset({0}))
+    assert "joint_results" in difference(*args, weights, returned=1.0)
+    assert not difference(*args, replace(weights, results=frozenset({0})), returned=1.0)
+
+
+def test_accepted_weights_must_be_numbers_in_both_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted = AcceptedDifferences(frozenset({0}))
+    assert difference(monkeypatch, 0.1, 1.0, float("nan"), tf.float32, accepted)

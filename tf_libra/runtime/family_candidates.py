@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_libra import config
 from tf_libra.internal import formatting
-from tf_libra.planning.data_parallel.auto import JOINT_RESULTS
+from tf_libra.planning.allowed_differences import JOINT_RESULTS
 from tf_libra.runtime import repeated_step
 from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.runtime.family_options import (
@@ -79,7 +79,8 @@ class FamilyCandidates:
         self._followed = ""  # strategy whose step follows the plan of an earlier job
         self._has_logdir = options.logdir is not None
         self._saves_layers = False  # for `tf-libra compare`, if a rank has a log directory
-        self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
+        self._allow = getattr(options.strategy, "allow", ())
+        self._allows_joint = JOINT_RESULTS in self._allow
         self.steps: dict[str, CandidateStep] = {}
         reason = option_against(options)
         for name in available_families(families):
@@ -289,7 +290,7 @@ class FamilyCandidates:
         step = self.steps[name]
         step.share_traces(self.steps[self.alone or next(iter(self.steps))])
         try:
-            reason = step.rejects(args, kwargs, num_ranks)
+            reason = step.rejects(args, kwargs, num_ranks, self._allow)
         except Exception as error:  # of the script, traced for the joint batch
             reason = describe_error(error)
         return reason and last_line(reason)

@@ -1,6 +1,6 @@
 """Interface of a decorated step, the same under every strategy, and its tuning state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -105,11 +105,28 @@ class TrainingStep(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class AcceptedDifferences:
+    """Variables and results of a step that differ for a reason that the user allows.
+
+    Attributes:
+        variables: keys of the variables.
+        results: numbers of the results.
+    """
+
+    variables: frozenset[int] = frozenset()
+    results: frozenset[int] = frozenset()
+
+
+NOTHING_ACCEPTED = AcceptedDifferences()
+
+
 class CandidateStep(TrainingStep, Protocol):
     """A step under a strategy that is compared with data parallelism.
 
     Attributes:
         computation: digest of the step that `rejects` has accepted, the same in every job.
+        accepted: what may differ although `rejects` has accepted the step.
         exceeds_memory: whether `rejects` has rejected the step for lack of memory alone.
         least_precise_dtype: the least precise floating-point dtype of the step.
         is_tried: whether a failure on any rank, before a step or in the first under a layout, is a
@@ -121,6 +138,7 @@ class CandidateStep(TrainingStep, Protocol):
     """
 
     computation: str
+    accepted: AcceptedDifferences
     exceeds_memory: bool
     least_precise_dtype: "tf.DType"
     is_tried: bool
@@ -142,10 +160,22 @@ class CandidateStep(TrainingStep, Protocol):
         """Uses the traces that another step of the function makes, and adds its own to them."""
         ...
 
-    def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
+    def rejects(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        num_ranks: int,
+        allow: Sequence[str] = (),
+    ) -> str | None:
         """Returns why the step would not compute what data parallelism computes; None if it would.
 
         It reaches no other rank.
+
+        Args:
+            args: of the step.
+            kwargs: of the step.
+            num_ranks: number of ranks of the job.
+            allow: differences that the user allows, by name.
         """
         ...
 

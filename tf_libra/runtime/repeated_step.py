@@ -66,7 +66,9 @@ def repeat(
         try:
             if repeated is not None:
                 noise.add(undone, repeated)
-            mine = same_step.describe_difference(undone, result, trained_only, noise)
+            mine = same_step.describe_difference(
+                undone, result, trained_only, noise, candidate.accepted
+            )
         except Exception as error:  # of this rank alone, as for lack of memory
             mine = describe_error(error)
         return next(filter(None, first.exchange(mine)), "")

@@ -20,6 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_libra.capture.finite_check import VariableSnapshot
+from tf_libra.planning.allowed_differences import JOINT_RESULTS, describe_allowing
+from tf_libra.runtime.protocol import NOTHING_ACCEPTED, AcceptedDifferences
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.variable_access import variable_access
@@ -50,6 +52,9 @@ _ROUNDING = {
 }
 # Least norm of a change, relative to this rounding, that would show other gradients.
 _LEAST_CHANGE = 4.0
+# Largest ratio of changes that the user allows to differ: gradients of a sum over the examples of
+# two ranks are twice those of the mean.
+_MOST_SCALE = 2.0**0.5
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,11 @@ def _raise_to(norms: dict[int, float], key: int, norm: float) -> None:
 
 
 def describe_difference(
-    undone: UndoneStep, result: Any, trained_only: bool, noise: RoundingNoise
+    undone: UndoneStep,
+    result: Any,
+    trained_only: bool,
+    noise: RoundingNoise,
+    accepted: AcceptedDifferences = NOTHING_ACCEPTED,
 ) -> str:
     """Returns what differs in the step that has run now, in a clause; empty if nothing does.
 
@@ -175,17 +184,23 @@ def describe_difference(
         undone: the other step, on the same batch.
         result: result of the step that has run now.
         trained_only: whether results, and variables that no gradient trains, may differ.
-        noise: what may differ.
+        noise: what may differ by rounding.
+        accepted: what may differ otherwise; its weights must change by about as much.
     """
     trained = shard_registry().trained_keys()
     is_trained = shows_gradients = False
+    changes, expected_changes = [0.0], [0.0]  # norms of those that may differ
     for variable, *values in zip(undone.variables, undone.before, undone.after, strict=True):
         is_number = variable.is_number or variable.dtype.is_complex
         if not is_number or (trained_only and not variable.trainable):
             continue
         old, new, value = map(_to_numpy, (*values, variable.read_value()))
         expected, rounding = value - old, _rounding(variable.dtype, value)
-        if not _is_close(new - old, expected, rounding, noise.variables[variable.key]):
+        if variable.key in accepted.variables and _are_finite_alike(new, value):
+            if variable.trainable:
+                changes.append(_norm(new - old))
+                expected_changes.append(_norm(expected))
+        elif not _is_close(new - old, expected, rounding, noise.variables[variable.key]):
             return f"variable {variable.name!r} would change otherwise"
         is_trained |= variable.trainable and variable.key in trained
         # Others may be counters, or learning rates.
@@ -193,13 +208,21 @@ def describe_difference(
         may_show = is_continuous and (variable.trainable or variable.shape.rank != 0)
         least = max(_LEAST_CHANGE * rounding, 2 * noise.variables[variable.key])
         shows_gradients |= may_show and _norm(expected) > least
+    ratio = float(np.linalg.norm(changes)) / (float(np.linalg.norm(expected_changes)) or 1.0)
+    if any(expected_changes) and not 1 / _MOST_SCALE <= ratio <= _MOST_SCALE:
+        return (
+            f"weights would change {ratio:.2g} times as much, which no allowed difference explains"
+        )
     if is_trained and not shows_gradients:
         return NO_CHANGE
     if not trained_only:
         pairs = zip(tf.nest.flatten(undone.result), tf.nest.flatten(result), strict=True)
         for number, (found, wanted) in enumerate(pairs):
+            if number in accepted.results:
+                continue
             if not _is_equal_result(found, wanted, noise.results[number]):
-                return f"result {number} of the step would have another value"
+                allowing = describe_allowing(JOINT_RESULTS)
+                return f"result {number} of the step would have another value; {allowing}"
     return ""
 
 
@@ -223,11 +246,14 @@ def _is_close(found: Any, expected: Any, rounding: float, noise: float) -> bool:
 
     NaN equals NaN.
     """
-    finite = np.isfinite(found)
-    if not np.array_equal(finite, np.isfinite(expected)):
+    if not _are_finite_alike(found, expected):
         return False
     allowed = max(_TOLERANCE * _norm(expected), noise) + rounding
-    return _norm((found - expected)[finite]) <= allowed
+    return _norm((found - expected)[np.isfinite(found)]) <= allowed
+
+
+def _are_finite_alike(found: Any, expected: Any) -> bool:
+    return bool(np.array_equal(np.isfinite(found), np.isfinite(expected)))
 
 
 def _norm(values: Any) -> float:

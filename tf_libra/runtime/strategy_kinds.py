@@ -20,6 +20,7 @@ from tf_libra.config import (
 from tf_libra.internal.codec import Document
 from tf_libra.internal.registry import ClassRegistry, Registry, load_systems
 from tf_libra.planning import data_parallel
+from tf_libra.planning.allowed_differences import JOINT_RESULTS
 from tf_libra.runtime.protocol import TrainingStep
 from tf_libra.specs.layer_graph import LayerGraph
 
@@ -174,7 +175,7 @@ def has_joint_results(strategy: AnyStrategy | str) -> bool:
     kind, resolved = resolve_strategy(strategy)
     if kind.is_staged:
         return getattr(resolved, "results", "joint") == "joint"
-    return bool(getattr(resolved, "allow", ()))
+    return JOINT_RESULTS in getattr(resolved, "allow", ())
 
 
 def without_families(strategy: AnyStrategy | str) -> AnyStrategy | str:

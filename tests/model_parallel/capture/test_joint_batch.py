@@ -1,22 +1,29 @@
 """Steps that one rank would compute otherwise than all ranks are found."""
 
+from dataclasses import replace
+
 import pytest
 import tensorflow as tf
 
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
-from tf_libra.model_parallel.capture.joint_batch import find_difference
+from tf_libra.model_parallel.capture.joint_batch import find_difference, find_influenced_by_allowed
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.planning.allowed_differences import ALLOWED
 
 
-def difference_of(step, images, labels):
-    traces = SizedTraces(StepRecorder(step), ((images, labels), {}), 4, 4)
-    return find_difference(traces.microbatch_graph, traces.other_graph)
+def traces_of(step, images, labels):
+    return SizedTraces(StepRecorder(step), ((images, labels), {}), 4, 4)
 
 
-def difference(make):
-    return difference_of(tf.function(build_model(make).step), *batches(1, 4)[0])
+def difference_of(step, images, labels, allow=()):
+    traces = traces_of(step, images, labels)
+    return find_difference(traces.microbatch_graph, traces.other_graph, allow)
+
+
+def difference(make, allow=()):
+    return difference_of(tf.function(build_model(make).step), *batches(1, 4)[0], allow)
 
 
 @pytest.mark.parametrize(
@@ -38,15 +45,56 @@ def test_step_of_a_mean_over_examples_is_the_same(make):
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
+    ("make", "named", "allowed"),
     [
-        (models.normalized, "moving_mean"),
-        (models.running_mean, "batch statistics"),
-        (models.dropping, "random"),
+        (models.normalized, "moving_mean", "batch_statistics"),
+        (models.running_mean, "batch statistics", "batch_statistics"),
+        (models.dropping, "random", "random_draws"),
+        (models.generating, "random", "random_draws"),
     ],
 )
-def test_statistics_and_draws_are_named(make, named):
-    assert named in difference(make)
+def test_statistics_and_draws_are_named_unless_they_are_allowed(make, named, allowed):
+    """The reason names what would allow it, and nothing else does."""
+    others = {*ALLOWED} - {allowed}
+    found = difference(make, others)
+    assert named in found and f'allow=("{allowed}",)' in found
+    assert difference(make, {allowed}) is None
+
+
+def test_statistics_excuse_no_other_relation_of_examples():
+    def make():
+        trained = models.normalized()
+
+        def loss(labels, logits):
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            return tf.sqrt(tf.reduce_mean(losses))
+
+        return replace(trained, loss=loss)
+
+    assert "no mean over examples" in difference(make, ALLOWED)
+
+
+def influenced(make, allow):
+    """Returns the names of the variables, and the results, that allowed differences explain."""
+    trained = build_model(make)
+    traces = traces_of(tf.function(trained.step), *batches(1, 4)[0])
+    graph = traces.microbatch_graph
+    variables, results = find_influenced_by_allowed(graph, traces.other_graph, allow)
+    returned = tf.nest.flatten(graph.recording.concrete.structured_outputs)
+    assert results <= {*range(len(returned))}
+    return {graph.variable_name(name) for name in variables}, len(results)
+
+
+def test_variables_and_results_are_explained_by_what_they_are_computed_from():
+    """Weights of all layers, since activations and gradients are; steps are counted as before."""
+    variables, num_results = influenced(models.normalized, {"batch_statistics"})
+    kinds = {name.rpartition("/")[2] for name in variables}
+    assert kinds >= {"kernel", "gamma", "beta", "moving_mean", "moving_variance"}
+    assert num_results and not {"iteration", "learning_rate"} & kinds
+    drawn, _ = influenced(models.dropping, {"random_draws"})
+    assert any("seed_generator_state" in name for name in drawn)
+    assert influenced(models.dropping, {"batch_statistics"}) == (set(), 0)
+    assert influenced(models.dropping, {"host_effects", "joint_results"}) == (set(), 0)
 
 
 def masked(images, losses):
@@ -240,4 +288,6 @@ def test_effects_outside_of_variables_are_named(call):
         trained.call = calling
         return trained
 
-    assert "only one rank" in difference(make)
+    found = difference(make)
+    assert "only one rank" in found and 'allow=("host_effects",)' in found
+    assert difference(make, {"host_effects"}) is None

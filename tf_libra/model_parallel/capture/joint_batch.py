@@ -4,19 +4,33 @@ Averaged gradients are the same if the loss is a mean over examples. Values that
 from all of its examples at a time, draws, and effects outside of variables are not.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.model_parallel.capture.example_statistics import (
+    find_draws,
+    find_influenced,
+    find_seeds,
+    find_statistics,
+    statistics_writes,
+)
 from tf_libra.model_parallel.capture.related_examples import find_relation
 from tf_libra.model_parallel.capture.step_dataflow import RANDOM
 from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.planning.allowed_differences import (
+    BATCH_STATISTICS,
+    HOST_EFFECTS,
+    RANDOM_DRAWS,
+    describe_allowing,
+)
 
 _HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
 
 
-def find_difference(graph: StepGraph, other: StepGraph) -> str | None:
+def find_difference(graph: StepGraph, other: StepGraph, allow: Container[str] = ()) -> str | None:
     """Returns what one rank would compute otherwise than all ranks, in a clause; None if nothing.
 
     Metrics are left out: they have no influence on weights.
@@ -24,35 +38,83 @@ def find_difference(graph: StepGraph, other: StepGraph) -> str | None:
     Args:
         graph: the step.
         other: the same step for another batch size.
+        allow: differences that the user allows, by name.
     """
-    for index in graph.microbatch_effects:
-        for name in sorted(graph.written_variables(index)):
-            if graph.is_written_per_example(name) and not graph.is_accumulator(name):
-                variable = graph.variable_name(name)
-                return f"batch statistics, such as {variable!r}, would be those of other examples"
-    for index in sorted({*graph.microbatch_effects, *graph.update_effects}):
-        op = graph.ops[index]
-        if not graph.handles[index] and op.type not in _HARMLESS_EFFECTS:
-            return f"{op.name!r} has an effect outside of variables, which only one rank would have"
-    nodes = [*((op.name, op.type) for op in graph.ops), *_nodes_of_functions(graph)]
-    for name, kind in nodes:
-        if RANDOM.search(kind):
-            return f"{name!r} draws random numbers, which would be those of the joint batch"
-        if kind in _HOST_OPS:
-            return f"{name!r} calls Python, which only one rank would call"
+    found = [
+        (BATCH_STATISTICS, _describe_statistics(graph)),
+        (HOST_EFFECTS, _describe_effects(graph)),
+        (RANDOM_DRAWS, _describe_draws(graph)),
+    ]
+    for name, reason in found:
+        if reason and name not in allow:
+            return f"{reason}; {describe_allowing(name)}"
     for name, gradient in graph.gradients.items():
         if graph.recording.has_rows and not gradient.shape.is_fully_defined():
             return (
                 f"the number of rows of the gradient {name!r} depends on values, so that rows of an"
                 " id may be one row in the joint batch, and several in those of ranks"
             )
-    related = find_relation(graph, other)
+    statistics = find_statistics(graph, other) if BATCH_STATISTICS in allow else frozenset()
+    related = find_relation(graph, other, {graph.ops[index].name for index in statistics})
     if related is None:
         return None
     return (
         f"gradients are no mean over examples, since {related!r} takes what all examples of a batch"
         " determine together, such as their number behind a mask, or the root of their mean"
     )
+
+
+def find_influenced_by_allowed(
+    graph: StepGraph, other: StepGraph, allow: Container[str]
+) -> tuple[frozenset[str], frozenset[int]]:
+    """Returns variables and results that differ for a reason that the user allows.
+
+    Args:
+        graph: the step.
+        other: the same step for another batch size.
+        allow: differences that the user allows, by name. Effects change no value.
+
+    Returns:
+        Placeholders of the variables, and numbers of the results.
+    """
+    statistics = find_statistics(graph, other) if BATCH_STATISTICS in allow else frozenset()
+    draws = find_draws(graph) if RANDOM_DRAWS in allow else frozenset()
+    if not statistics | draws:
+        return frozenset(), frozenset()
+    variables, results = find_influenced(graph, statistics | draws)
+    return variables | find_seeds(graph, draws), results
+
+
+def _describe_statistics(graph: StepGraph) -> str:
+    for _, name in statistics_writes(graph):
+        variable = graph.variable_name(name)
+        return f"batch statistics, such as {variable!r}, would be those of other examples"
+    return ""
+
+
+def _describe_effects(graph: StepGraph) -> str:
+    for index in sorted({*graph.microbatch_effects, *graph.update_effects}):
+        op = graph.ops[index]
+        if _has_host_effect(graph, index):
+            return f"{op.name!r} has an effect outside of variables, which only one rank would have"
+    for name, kind in _nodes(graph):
+        if kind in _HOST_OPS:
+            return f"{name!r} calls Python, which only one rank would call"
+    return ""
+
+
+def _has_host_effect(graph: StepGraph, index: int) -> bool:
+    """Returns whether an effect is none on variables; draws have their own reason."""
+    kind = graph.ops[index].type
+    is_known = kind in _HARMLESS_EFFECTS or bool(RANDOM.search(kind))
+    return not graph.handles[index] and not is_known
+
+
+def _describe_draws(graph: StepGraph) -> str:
+    for name, kind in _nodes(graph):
+        if RANDOM.search(kind):
+            return f"{name!r} draws random numbers, which would be those of the joint batch"
+    return ""
 
 
 def find_least_precise_dtype(graph: StepGraph) -> tf.DType:
@@ -72,8 +134,9 @@ def find_least_precise_dtype(graph: StepGraph) -> tf.DType:
     return next((dtype for dtype in known if dtype in real), tf.float64)
 
 
-def _nodes_of_functions(graph: StepGraph) -> list[tuple[str, str]]:
-    return [(node.name, node.op) for node in _function_nodes(graph)]
+def _nodes(graph: StepGraph) -> list[tuple[str, str]]:
+    inner = [(node.name, node.op) for node in _function_nodes(graph)]
+    return [*((op.name, op.type) for op in graph.ops), *inner]
 
 
 def _function_nodes(graph: StepGraph) -> list[Any]:

@@ -6,7 +6,7 @@ returns to single examples, the loss is no mean: the gradient of the joint batch
 the average of the gradients of its parts, even if a batch happens to show no difference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,12 +46,15 @@ _SELECTIONS = frozenset(
 )
 
 
-def find_relation(graph: StepGraph, other: StepGraph) -> str | None:
+def find_relation(
+    graph: StepGraph, other: StepGraph, statistics: Collection[str] = ()
+) -> str | None:
     """Returns the first op that lets examples influence each other's gradients; None without one.
 
     Args:
         graph: the step.
         other: the same step for another batch size.
+        statistics: ops through whose outputs examples may influence each other.
     """
     gradients = [graph.op_index[tensor.op.name] for tensor in graph.gradients.values()]
     ops = [graph.ops[index] for index in sorted(graph.closure(gradients))]
@@ -64,7 +67,7 @@ def find_relation(graph: StepGraph, other: StepGraph) -> str | None:
         traced_graph.read(each.recording.concrete.graph, with_sizes=True) for each in (graph, other)
     )
     trace = _compare_sizes(trace, other_trace, _num_examples(graph), _num_examples(other))
-    examples = _Examples(trace.functions)
+    examples = _Examples(trace.functions, statistics)
     examples.run(
         replace(trace.body, nodes=tuple(node for node in trace.body.nodes if node.name in names)),
         {name: _DEPENDS for name in graph.arguments if graph.is_per_example[graph.op_index[name]]},
@@ -103,9 +106,12 @@ class _Examples(Interpreter):
         found: name of the first op that relates examples to each other; None if there is none.
     """
 
-    def __init__(self, functions: Mapping[str, Body]) -> None:
+    def __init__(self, functions: Mapping[str, Body], statistics: Collection[str]) -> None:
         super().__init__(functions)
         self.found: str | None = None
+        self._statistics = statistics
+        scopes = {name.rpartition("/")[0] for name in statistics} - {""}
+        self._scopes = tuple(f"gradient_tape/{scope}/" for scope in scopes)  # of their gradients
 
     def decide(self, node: Node, predicate: int) -> int:
         """Returns no labels: all examples may determine how often a loop runs."""
@@ -126,9 +132,14 @@ class _Examples(Interpreter):
         is_itself = node.op == "Equal" and len({*node.inputs}) == 1  # as in `tf.recompute_grad`
         if not depends or is_itself or node.op in _CONSTANTS:
             return 0
-        if _relates_examples(node, inputs):
+        is_statistic = node.name in self._statistics
+        may_relate = is_statistic or node.name.startswith(self._scopes)
+        if not may_relate and _relates_examples(node, inputs):
             self._find(node)
-        return tuple(_label(node, i, labels) for i in range(len(node.sizes))) or _DEPENDS
+        found = [_label(node, i, labels) for i in range(len(node.sizes))]
+        if is_statistic:
+            found = [0 if label & _IS_WHOLE else label for label in found]
+        return tuple(found) or _DEPENDS
 
     def _find(self, node: Node) -> None:
         self.found = self.found or node.name

@@ -16,6 +16,7 @@ from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.subgraph import collect_closure
+from tf_libra.planning.allowed_differences import JOINT_RESULTS, describe_allowing
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def make_own_results(own: SizedPartition) -> OwnResults:
         if graph.handles[index] or op.op_def.is_stateful:
             raise ValueError(
                 f"results of each rank's own examples cannot be computed after {op.name!r}, which"
-                " has a state"
+                f" has a state; {describe_allowing(JOINT_RESULTS)}"
             )
     arguments = [f"{name}:0" for name in graph.arguments if name in closure.arguments]
     inputs = (*arguments, *closure.inputs)
@@ -135,7 +136,7 @@ def make_own_results(own: SizedPartition) -> OwnResults:
         if axis_of(name) is None and _grows(axes, name):
             raise ValueError(
                 f"results are computed from {name!r}, which grows with the batch, but not by one"
-                " part for each example"
+                f" part for each example; {describe_allowing(JOINT_RESULTS)}"
             )
     names = [graph.ops[index].name for index in sorted(closure.ops)]
     return OwnResults(

@@ -1,6 +1,6 @@
 """Traces of a step for one kind of arguments, by batch size, with cached analyses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -198,6 +198,11 @@ class SizedTraces:
     def variables(self) -> dict[int, BoundVariable]:
         """All captured variables by key, also those that every rank writes by itself."""
         return {variable.key: variable for variable in self._every_variable.values()}
+
+    def variable_keys(self, placeholders: Iterable[str]) -> frozenset[int]:
+        """Returns the keys of captured variables, from their placeholders."""
+        every = self._every_variable
+        return frozenset(every[name].key for name in placeholders if name in every)
 
     def check_update(self) -> None:
         """Raises `ValueError` if a layer, as a stage, could not update its variables."""

@@ -7,7 +7,7 @@ fails on all of them, and they go on without it.
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +16,11 @@ from tf_libra.capture.finite_check import VariableSnapshot
 from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
-from tf_libra.model_parallel.capture.joint_batch import find_difference, find_least_precise_dtype
+from tf_libra.model_parallel.capture.joint_batch import (
+    find_difference,
+    find_influenced_by_allowed,
+    find_least_precise_dtype,
+)
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.partition.guarded_calls import guarded_calls
@@ -25,7 +29,12 @@ from tf_libra.model_parallel.profiling import layer_benchmark
 from tf_libra.model_parallel.runtime.agreement import AgreeingControl
 from tf_libra.model_parallel.runtime.planner_protocol import reject_tensorflow_strategies
 from tf_libra.model_parallel.runtime.staged_step import Prepared, StagedTraining
-from tf_libra.runtime.protocol import CandidateStep, TrialError
+from tf_libra.runtime.protocol import (
+    NOTHING_ACCEPTED,
+    AcceptedDifferences,
+    CandidateStep,
+    TrialError,
+)
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.variable_access import variable_access
@@ -35,6 +44,7 @@ class CandidateTraining(StagedTraining):
     """See `CandidateStep`. It is a `StagedTraining` unless `is_tried`."""
 
     computation = ""
+    accepted = NOTHING_ACCEPTED
     exceeds_memory = False
     least_precise_dtype = tf.float32
     is_undoable = False
@@ -74,7 +84,13 @@ class CandidateTraining(StagedTraining):
         if isinstance(other, CandidateTraining):
             self._recorder = other._recorder
 
-    def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
+    def rejects(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        num_ranks: int,
+        allow: Sequence[str] = (),
+    ) -> str | None:
         """See `CandidateStep`. The trace is used for the first step."""
         try:
             reject_tensorflow_strategies(self._name, self._planner, current_job.get_job())
@@ -90,7 +106,8 @@ class CandidateTraining(StagedTraining):
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
         self.least_precise_dtype = find_least_precise_dtype(graph)
-        difference = find_difference(graph, traces.other_graph)
+        difference = find_difference(graph, traces.other_graph, allow)
+        self.accepted = _accepted(traces, allow)
         shortage = None if difference else find_shortage(graph)
         self.exceeds_memory = shortage is not None
         return difference or shortage
@@ -194,3 +211,9 @@ class CandidateTraining(StagedTraining):
     def _control(self) -> Control:
         control = super()._control
         return AgreeingControl(control) if self.is_tried else control
+
+
+def _accepted(traces: SizedTraces, allow: Sequence[str]) -> AcceptedDifferences:
+    graph = traces.microbatch_graph
+    names, results = find_influenced_by_allowed(graph, traces.other_graph, allow)
+    return AcceptedDifferences(traces.variable_keys(names), results)

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal.values import Names
+from tf_libra.planning.allowed_differences import ALLOWED
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.strategy import (
@@ -18,9 +19,6 @@ from tf_libra.planning.strategy import (
 )
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
-
-JOINT_RESULTS = "joint_results"
-"""Difference that `allow` may name."""
 
 
 @register
@@ -52,14 +50,17 @@ class Auto(ChosenThreads):
     allow: Names = argument(
         (),
         'differences to data parallelism that other strategies may have: "joint_results" for'
-        " results and metrics of the joint batch instead of each rank's own examples.",
+        " results and metrics of the joint batch instead of each rank's own examples,"
+        ' "batch_statistics" for statistics of other examples, as of batch normalization,'
+        ' "random_draws" for other random numbers, as of dropout, "host_effects" for effects'
+        " outside of variables, and calls of Python, on computing ranks alone.",
         in_training=True,
     )
 
     def _validate(self) -> None:
-        unknown = sorted({*self.allow} - {JOINT_RESULTS})
+        unknown = sorted({*self.allow} - {*ALLOWED})
         if unknown:
-            raise ValueError(f"allow must be of {JOINT_RESULTS!r}, got {unknown[0]!r}")
+            raise ValueError(f"allow must be of {', '.join(ALLOWED)}, got {unknown[0]!r}")
 
     @property
     def num_streams(self) -> int:
