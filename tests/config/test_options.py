@@ -34,7 +34,17 @@ def test_defaults() -> None:
     assert found.strategy == strategies.Libra()
     assert found.plan is None
     assert found.budget == Budget(60, 30.0, 5)
-    assert resolved("auto").budget == Budget(80, 40.0, 5)
+    assert (
+        resolved("auto").budget
+        == resolved(strategies.Auto(families=())).budget
+        == Budget(80, 40.0, 5)
+    )
+    assert resolved("auto").trial_budget == Budget(150, 60.0, 5)
+    limits = {"max_tuning_steps": 30, "tuning": config.Tuning(max_seconds=6.0)}
+    assert resolved("auto", **limits).trial_budget == Budget(30, 6.0)
+    assert resolved("auto", **limits).budget == Budget(16, 4.0)
+    assert resolved("auto", max_tuning_steps=1).budget.max_steps == 1
+    assert resolved(strategies.Auto(families=()), **limits).budget == Budget(30, 6.0)
     assert resolved("aiacc", max_tuning_steps=3).budget == Budget(3, 50.0, 5)
     assert resolved(tuning=config.Tuning(max_seconds=2.5)).budget == Budget(60, 2.5)
     assert found.timeout_seconds == 600

@@ -217,7 +217,7 @@ def through_trials(alone: bool) -> Any:
     if not alone:
         strategy = Auto(threads=(1,), streams=(1,))
         steady = tf_libra.Tuning(retune_overhead=0.0, max_seconds=1e6)
-        fitting = tf_libra.keras.optimize(model, strategy, max_tuning_steps=8, tuning=steady)
+        fitting = tf_libra.keras.optimize(model, strategy, max_tuning_steps=15, tuning=steady)
     path = str(folder / "{epoch}.weights.h5")
     callbacks = [
         *([] if alone else [tf_libra.keras.AverageMetrics()]),

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
+from tf_libra import config
+from tf_libra.autotune import Budget
 from tf_libra.runtime import family_candidates, family_prediction, family_step
 from tf_libra.runtime.family_trials import FIRST
 
@@ -17,7 +19,7 @@ def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Ite
         mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
         mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
         mock.patch.multiple(family_prediction, **limits),
-        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
+        mock.patch.object(config.DataParallelOptions, "trial_budget", Budget(150, endless)),
         mock.patch.object(
             family_step,
             "choose_fastest",

@@ -72,7 +72,7 @@ def own_values():
 
     strategy = Auto(threads=(1,), streams=(1,), families=("one-rank",))
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    decorate = tf_libra.optimize(strategy, max_tuning_steps=8, tuning=steady)
+    decorate = tf_libra.optimize(strategy, max_tuning_steps=15, tuning=steady)
     step, other = decorate(traced), decorate(tf.function(traced.python_function))
 
     def change(scale, step=step):
@@ -130,7 +130,7 @@ def compared(
         return trained.step(*batch) if training else loss(*batch)
 
     with every_family_in_trials(chosen, far_faster):
-        step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(traced)
+        step = tf_libra.optimize(strategy, max_tuning_steps=38, tuning=steady, **options)(traced)
         num_settled = 0
         for batch in batches(MAX_STEPS, SAMPLES):
             result = step(*own(batch))

@@ -8,12 +8,15 @@ import pytest
 import tensorflow as tf
 
 from tf_libra import config
-from tf_libra.autotune import Phase
+from tf_libra.autotune import Budget, Phase
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.runtime import family_step
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
+from tf_libra.runtime.family_prediction import Reference
 from tf_libra.runtime.family_step import FamilyStep
-from tf_libra.runtime.family_trials import FIRST, MAX_STEPS, SEVERAL, UNLIKE, UNTIMED
+from tf_libra.runtime.family_trials import FIRST, MAX_UNLIKE, SEVERAL, UNLIKE, UNTIMED
 from tf_libra.runtime.protocol import TrialError, TuningState
+from tf_libra.runtime.strategy_kinds import Links
 from tf_libra.runtime.training_step import TrainingFunction
 
 OTHER = "spp"
@@ -68,6 +71,9 @@ class DataParallelism:
     def count_other_step(self, strategy: str) -> None:
         pass
 
+    def explain(self) -> str:
+        return ""
+
 
 class Other:
     """Stand-in of a candidate that has measured."""
@@ -84,6 +90,9 @@ class Other:
         self.step_number = 0
         self.fails = False
         self.undoable: list[bool] = []  # by step
+
+    def explain(self) -> str:
+        return ""
 
     def step(self, args: Any, kwargs: Any, num_steps: int = 1) -> str:
         self.undoable.append(self.is_undoable)
@@ -214,7 +223,7 @@ def test_trials_end_if_ranks_never_have_batches_of_the_same_kind(
         return [value, [["float32 (5, 2)"], *value[1:]]]
 
     monkeypatch.setattr(first, "exchange_in_step", unlike)
-    train(tried, MAX_STEPS - 1)
+    train(tried, MAX_UNLIKE - 1)
     assert not tried.settled
     train(tried, 1)
     assert tried.settled and tried.runs_several and not other.undoable
@@ -231,21 +240,90 @@ def test_strategy_that_fails_in_its_turn_leaves_the_times_of_the_others(
     assert len(other.undoable) == 2
 
 
-@pytest.mark.parametrize(("num_steps", "compared"), [(3, [FIRST]), (7, [FIRST, OTHER])])
+def limit_trials(
+    monkeypatch: pytest.MonkeyPatch, max_steps: int = 150, max_seconds: float = 60.0
+) -> None:
+    budget = Budget(max_steps, max_seconds)
+    monkeypatch.setattr(config.DataParallelOptions, "trial_budget", budget)
+
+
+def predict(step: FamilyStep, seconds: float | None) -> None:
+    """Lets a step of data parallelism take a second, and one of the other strategy `seconds`."""
+    candidates = step._candidates
+    compared = OneWorkerComparison(2, 1.0, 2.0)
+    candidates.reference = Reference(compared, 1.0, Links(2, 1e9, 0.0, 0.0))
+    if seconds is not None:
+        candidates.predicted[OTHER] = seconds
+
+
 def test_trials_that_take_too_long_end_within_a_round(
-    num_steps: int,
-    compared: list[str],
     tried: FamilyStep,
     other: Other,
     chosen: list[dict[str, float]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Strategies without timed steps cannot be chosen."""
-    train(tried, num_steps)
-    monkeypatch.setattr(family_step, "MAX_SECONDS_OF_ALL", 0.0)
+    train(tried, 7)
+    limit_trials(monkeypatch, max_seconds=1e-9)
     train(tried, 1)
-    assert tried.settled and [[*medians] for medians in chosen] == [compared]
-    assert (OTHER in compared) is (UNTIMED not in tried._candidates.left_out.values())
+    assert tried.settled and [[*medians] for medians in chosen] == [[FIRST, OTHER]]
+    assert not tried._candidates.left_out
+
+
+@pytest.mark.parametrize(
+    ("limits", "num_steps"),
+    [({"max_seconds": 1e-9}, 3), ({"max_seconds": 1e-9}, 0), ({"max_steps": 12}, 0)],
+)
+@pytest.mark.parametrize(
+    ("seconds", "name"), [(0.5, OTHER), (0.99, FIRST), (2.0, FIRST), (None, FIRST)]
+)
+def test_budget_too_small_for_two_strategies_chooses_by_prediction(
+    limits: dict[str, Any],
+    num_steps: int,
+    seconds: float | None,
+    name: str,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A strategy without a prediction cannot be chosen; no later job relies on the choice."""
+    stored: list[FamilyChoice] = []
+    monkeypatch.setattr(first, "cache", SimpleNamespace(store_family=stored.append))
+    other.plan = SimpleNamespace(to_json=lambda: "{}")
+    predict(tried, seconds)
+    train(tried, num_steps)
+    tried._clock.count_step()
+    limit_trials(monkeypatch, **limits)
+    train(tried, 1)
+    assert tried.settled and tried._chosen == name
+    assert ("by prediction, as " in " ".join(tried.explain().split())) is (seconds is not None)
+    assert tried._candidates.left_out == ({} if seconds else {OTHER: UNTIMED})
+    assert bool(stored) is (seconds is None)
+
+
+def test_strategy_that_has_not_repeated_a_step_is_not_chosen_by_prediction(
+    tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(tried, 0.5)
+    tried._candidates._repeated.clear()
+    tried._clock.count_step()
+    limit_trials(monkeypatch, max_seconds=1e-9)
+    train(tried, 1)
+    assert tried.settled and tried._chosen == FIRST and not other.undoable
+    assert tried._candidates.left_out == {OTHER: UNTIMED}
+
+
+@pytest.mark.usefixtures("other")
+def test_budget_for_few_turns_shortens_trials(
+    tried: FamilyStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds of turns of three steps each, of both strategies."""
+    predict(tried, 0.5)
+    limit_trials(monkeypatch, max_steps=13)
+    train(tried, 12)
+    assert not tried.settled
+    train(tried, 1)
+    assert tried.settled and len(tried._medians) == 2
 
 
 def test_rounds_that_take_long_end_with_the_present_one(

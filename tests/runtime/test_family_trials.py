@@ -11,8 +11,6 @@ from tf_libra.model_parallel.runtime import burst_planner, one_rank_planner
 from tf_libra.planning.one_worker import CLEARLY_SLOWER, OneWorkerComparison
 from tf_libra.runtime.family_prediction import Reference
 from tf_libra.runtime.family_trials import (
-    MAX_SECONDS_OF_ALL,
-    MAX_STEPS,
     MIN_ROUNDS,
     NUM_ROUNDS,
     STEPS_PER_TURN,
@@ -26,10 +24,11 @@ from tf_libra.runtime.strategy_kinds import Links
 from tf_libra.strategies import Auto, DeepPool
 
 NAMES = ("first", "second", "third")
+MAX_STEPS = Auto.family_steps
 
 
 def test_every_strategy_has_a_turn_in_every_round() -> None:
-    schedule, steps_per_turn = make_schedule(NAMES)
+    schedule, steps_per_turn = make_schedule(NAMES, Auto.family_steps)
     assert steps_per_turn == STEPS_PER_TURN
     rounds = [schedule[i : i + 3] for i in range(0, len(schedule), 3)]
     assert len(rounds) == NUM_ROUNDS
@@ -41,7 +40,7 @@ def test_every_strategy_has_a_turn_in_every_round() -> None:
 def test_turns_end_within_the_steps_of_all_trials_if_two_short_rounds_do(
     num_steps: int, count: int
 ) -> None:
-    schedule, steps_per_turn = make_schedule(("first", *"abc")[:count], num_steps)
+    schedule, steps_per_turn = make_schedule(("first", *"abc")[:count], MAX_STEPS - num_steps)
     assert len(schedule) >= MIN_ROUNDS * count
     used = num_steps + len(schedule) * steps_per_turn
     assert used <= MAX_STEPS or (len(schedule), steps_per_turn) == (MIN_ROUNDS * count, 3)
@@ -55,12 +54,12 @@ def test_trials_of_many_ranks_end_within_their_steps(num_ranks: int) -> None:
     num_steps += one_rank_planner._STEPS * min(num_ranks, one_rank_planner._MOST_RANKS)
     compared = OneWorkerComparison(num_ranks, 1e-4, 1e-4)
     reference = Reference(compared, 1e-4, Links(num_ranks, 1e9, 0.0, 0.0))
-    assert not reference.describe_late(MAX_SECONDS_OF_ALL / 3, num_plans=2)  # tuning takes 40 s
+    assert not reference.describe_late(Auto.family_seconds / 3, num_plans=2)  # tuning takes 40 s
     counts = measured_counts(possible_counts(DeepPool(), num_ranks, 64 * num_ranks))
     num_steps += 2 * burst_planner._STEPS * len(counts)
     num_steps += len(others)  # that repeat a step
-    assert most_strategies(num_steps) > len(others)
-    schedule, steps_per_turn = make_schedule(("first", *others), num_steps)
+    assert most_strategies(MAX_STEPS - num_steps) > len(others)
+    schedule, steps_per_turn = make_schedule(("first", *others), MAX_STEPS - num_steps)
     assert num_steps + len(schedule) * steps_per_turn <= MAX_STEPS
 
 

@@ -79,7 +79,8 @@ class Tuning(_Group):
         "float | None",
         validators.check_optional_above_0,
         f"""most seconds of tuning; `max_tuning_steps` may end it earlier. None: the limit of the
-        strategy ({strategy_defaults("tuning_seconds")}), but at least {LEAST_STEPS} steps.""",
+        strategy ({strategy_defaults("tuning_seconds")}, {strategies.Auto.family_seconds:g} with
+        families), but at least {LEAST_STEPS} steps.""",
     )
     max_model_error: float = option(
         MAX_MODEL_ERROR,

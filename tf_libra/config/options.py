@@ -250,7 +250,7 @@ class DataParallelOptions(Options):
         "int | None",
         validators.check_optional_steps,
         f"""most steps before a plan is active. None: the limit of the strategy
-        ({strategy_defaults("tuning_steps")}).""",
+        ({strategy_defaults("tuning_steps")}, {strategies.Auto.family_steps} with families).""",
     )
     tuning: Tuning = option(
         None,
@@ -263,7 +263,7 @@ class DataParallelOptions(Options):
         super().__post_init__()
         tuner_for(self.strategy)
         if self.max_tuning_steps is None:
-            object.__setattr__(self, "max_tuning_steps", self.strategy.tuning_steps)
+            object.__setattr__(self, "max_tuning_steps", self._default_limits[0])
         if self.plan is not None:
             self.backend.check_plan(self.plan)
             if self.plan.wire_dtype not in (None, self.wire_dtype):
@@ -326,12 +326,40 @@ class DataParallelOptions(Options):
         return self.shard_updates in ("overlap", "auto")
 
     @property
-    def budget(self) -> Budget:
-        """Limits of tuning in steps and seconds."""
+    def _tries_families(self) -> bool:
+        return bool(getattr(self.strategy, "families", ())) and self.plan is None
+
+    @property
+    def _default_limits(self) -> tuple[int, float]:
+        """Steps and seconds of all trials that the strategy has by default."""
+        if self._tries_families:
+            return strategies.Auto.family_steps, strategies.Auto.family_seconds
+        return self.strategy.tuning_steps, self.strategy.tuning_seconds
+
+    @property
+    def trial_budget(self) -> Budget:
+        """Limits of all trials in steps and seconds, those of other families included."""
+        return self._whole_budget
+
+    @property
+    def _whole_budget(self) -> Budget:
         steps, seconds = self.max_tuning_steps, self.tuning.max_seconds
         if seconds is not None:
             return Budget(steps, seconds)
-        return Budget(steps, self.strategy.tuning_seconds, LEAST_STEPS)
+        return Budget(steps, self._default_limits[1], LEAST_STEPS)
+
+    @property
+    def budget(self) -> Budget:
+        """Limits of tuning of data parallelism in steps and seconds."""
+        whole = self._whole_budget
+        if not self._tries_families:
+            return whole
+        steps, seconds = self._default_limits
+        return dataclasses.replace(
+            whole,
+            max_steps=max(whole.max_steps * self.strategy.tuning_steps // steps, 1),
+            max_seconds=whole.max_seconds * self.strategy.tuning_seconds / seconds,
+        )
 
     @property
     def num_lanes(self) -> int:

@@ -56,6 +56,7 @@ class FamilyComparison(Document):
       batch: examples of the joint batch; 0 if layers were not measured.
       layers: measured layers for that batch, on the scale of steps in training; None if they were
         not measured.
+      untimed: why the active family was chosen by prediction, in a clause; empty if it was not.
 
     Raises:
       ValueError: there is no such family as the active one, or a batch without layers.
@@ -68,6 +69,7 @@ class FamilyComparison(Document):
     num_threads: Count = 1
     batch: Natural = 0
     layers: LayerGraph | None = None
+    untimed: str = ""
 
     FORMAT: ClassVar = "tf-libra families"
     INDENT: ClassVar = 1

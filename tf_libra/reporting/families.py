@@ -49,6 +49,7 @@ def families_view(record: FamilyRecord) -> dict[str, Any]:
         "step": record.step,
         "active": families.active,
         "compared": "" if families.one_worker is None else families.one_worker.describe(),
+        "chosen": describe_choice(families),
         "rows": [
             {
                 "name": row.name,
@@ -74,10 +75,18 @@ def describe_families(families: FamilyComparison, remark: str = "") -> list[str]
         lines += _wrapped(families.one_worker.describe() + (f"; {remark}" if remark else ""))
     if any(row.seconds < math.inf for row in families.rows):
         lines += _table(families)
+    lines += _wrapped(describe_choice(families))
     for row in families.rows:
         if row.left_out:
             lines += _wrapped(f"{row.name} is left out: {row.left_out}")
     return lines
+
+
+def describe_choice(families: FamilyComparison) -> str:
+    """Returns how the active family was chosen if no trials did; empty otherwise."""
+    if not families.untimed:
+        return ""
+    return f"{families.active} is active by prediction, as {families.untimed}"
 
 
 def write_families(

@@ -139,6 +139,18 @@ class FamilyCandidates:
         return next((name for name in self.steps if self._kind(name).trains_alone), None)
 
     @property
+    def verified(self) -> list[str]:
+        """Names of the strategies that have repeated a step, and compute the same."""
+        return [name for name in self.eligible if name in self._repeated]
+
+    def predict_all(self) -> dict[str, float]:
+        """Returns seconds of a step by strategy: measured for data parallelism, else predicted."""
+        if self.reference is None:
+            return {}
+        others = {name: self.predicted[name] for name in self.verified if name in self.predicted}
+        return {FIRST: self.reference.compared.step_seconds, **others}
+
+    @property
     def num_others(self) -> int:
         """Number of strategies that may replace data parallelism once step times change."""
         return len(self.eligible.keys() | self.slow)

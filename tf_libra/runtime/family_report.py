@@ -19,6 +19,7 @@ def compare_families(
     candidates: FamilyCandidates,
     medians: Mapping[str, float],
     chosen: str,
+    untimed: str = "",
 ) -> FamilyComparison:
     """Returns all strategies side by side, as known so far.
 
@@ -27,6 +28,7 @@ def compare_families(
         candidates: the other strategies.
         medians: measured steps, by name.
         chosen: name of the strategy that goes on; empty before it is known.
+        untimed: why it was chosen by prediction, in a clause; empty if it was not.
     """
     reference, conclusion = candidates.reference, first.state.conclusion
     predicted: dict[str, float | None] = {**candidates.predicted}
@@ -52,6 +54,7 @@ def compare_families(
         1 if reference is None else reference.num_threads,
         candidates.batch,
         candidates.layers,
+        untimed,
     )
 
 

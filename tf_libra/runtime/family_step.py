@@ -29,8 +29,7 @@ from tf_libra.runtime.family_trials import (
     FIRST,
     MAX_MEASURED_PER_RANK,
     MAX_SECONDS,
-    MAX_SECONDS_OF_ALL,
-    MAX_STEPS,
+    MAX_UNLIKE,
     REFERENCE_STEPS,
     SEVERAL,
     UNLIKE,
@@ -45,6 +44,7 @@ from tf_libra.runtime.family_trials import (
 from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TrialError, TuningState
 from tf_libra.runtime.same_step import kinds_of_arguments
 from tf_libra.runtime.training_step import TrainingFunction
+from tf_libra.runtime.trial_clock import TrialClock
 
 
 class FamilyStep:
@@ -73,6 +73,7 @@ class FamilyStep:
             ValueError: there is no such strategy, or it cannot be compared with data parallelism.
         """
         self._first, self._options = first, options
+        self._clock = TrialClock(options)
         self.error_feedback = first.error_feedback
         self._candidates = FamilyCandidates(function, options, first, families, self._log)
         self._begin()
@@ -96,12 +97,12 @@ class FamilyStep:
         self._active = FIRST
         self._is_checked = False
         self._turns = Turns()
-        self._num_steps = 0  # of these trials, tuning included
+        self._clock.begin()
         self._num_unlike = 0  # steps meanwhile whose batches differ in kind between ranks
-        self._start: float | None = None  # of the first of them
         self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
         self._num_measured: defaultdict[str, int] = defaultdict(int)  # steps of measurements
         self._is_chosen = False
+        self._untimed = ""  # why the strategy is chosen by prediction, in a clause
 
     def _number_steps_from(self, number: int) -> None:
         """Numbers the next step of every strategy after a step, as the script counts them."""
@@ -174,7 +175,8 @@ class FamilyStep:
 
     def _compare_families(self) -> FamilyComparison:
         chosen = self._chosen if self._is_chosen else ""
-        return compare_families(self._first, self._candidates, self._medians, chosen)
+        untimed = self._untimed if self._is_chosen else ""
+        return compare_families(self._first, self._candidates, self._medians, chosen, untimed)
 
     def record(self, make_record: Callable[[str, int], Record]) -> None:
         """See `TrainingStep`."""
@@ -232,22 +234,29 @@ class FamilyStep:
         if is_tuning or (self._is_chosen and self._chosen == FIRST):
             return True
         kinds = [*kinds_of_arguments((args, kwargs)), *values]
-        is_slow, is_late = self._turns.total_seconds > MAX_SECONDS, self._seconds_left() < 0
+        is_slow, is_late = self._turns.total_seconds > MAX_SECONDS, self._clock.seconds_left() < 0
         everyone = self._first.exchange_in_step([kinds, is_slow, is_late])
         if not self._is_chosen:
             if any(is_slow for _, is_slow, _ in everyone):
                 self._turns.end_after_round()
             if any(is_late for _, _, is_late in everyone):
-                timed = [name for name, seconds in self._turns.seconds.items() if seconds]
-                self._candidates.leave_out_unless(timed, UNTIMED, is_slow=True)
-                self._turns.end()
+                self._end_late()
         if all(kinds == everyone[0][0] for kinds, _, _ in everyone):
             return True
         self._num_unlike += not self._is_chosen
-        if self._num_unlike == MAX_STEPS and not self._is_chosen:  # trials would never end
+        if self._num_unlike == MAX_UNLIKE and not self._is_chosen:  # trials would never end
             self._candidates.leave_out_unless((), UNLIKE)
             self._choose(FIRST)
         return False
+
+    def _end_late(self) -> None:
+        """Lets only strategies be chosen that are timed, or predicted if fewer than two are."""
+        timed = [name for name, seconds in self._turns.seconds.items() if seconds]
+        self._turns.end()
+        if len(timed) < 2:
+            self._untimed = self._clock.describe_late()
+            timed = self._candidates.verified
+        self._candidates.leave_out_unless(timed, UNTIMED, is_slow=True)
 
     def _run_several(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int) -> Any:
         """Runs a graph of several steps, which data parallelism alone has.
@@ -285,6 +294,7 @@ class FamilyStep:
             return result
         self._turns.leave_out(name)
         if self._is_chosen:
+            self._untimed = ""
             self._choose(self._fastest)
         self._active = FIRST
         return self._first.step(args, kwargs)
@@ -301,18 +311,13 @@ class FamilyStep:
             self._begin_trials(is_repeated=True)
         return bool(has_drifted)
 
-    def _seconds_left(self) -> float:
-        """Seconds in which trials may go on."""
-        elapsed = 0.0 if self._start is None else time.perf_counter() - self._start
-        return MAX_SECONDS_OF_ALL - elapsed
-
     def _run_trial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._num_steps += 1
-        self._start = self._start or time.perf_counter()
-        if not self._turns.have_begun and self._is_reference_timed:
+        self._clock.count_step()
+        is_open = not (self._turns.have_begun or self._untimed)
+        if is_open and self._is_reference_timed:
             if not self._is_checked:
                 self._is_checked = True
-                times = self._plan_seconds, self._is_repeated, self._seconds_left
+                times = self._plan_seconds, self._is_repeated, self._clock.seconds_left
                 self._candidates.check(args, kwargs, *times)
             candidate = self._candidates.next_repeated
             if candidate is not None:
@@ -340,8 +345,13 @@ class FamilyStep:
 
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
+        if self._untimed:
+            self._choose_predicted()
+            return False
         if not self._turns.have_begun:
             if not self._is_reference_timed:
+                return False
+            if self._is_short():
                 return False
             most = MAX_MEASURED_PER_RANK * self._first.rendezvous.rank_and_size[1]
             for name, step in self._members.items():
@@ -353,9 +363,11 @@ class FamilyStep:
                     return False
                 self._candidates.leave_out(name, describe_unmeasured(most))
             self._candidates.leave_out_predicted()
-            self._candidates.leave_out_surplus(most_strategies(self._num_steps) - 1)
+            if self._is_short():
+                return False
+            self._candidates.leave_out_surplus(most_strategies(self._clock.steps_left) - 1)
             if len(self._members) > 1:
-                self._turns = Turns(tuple(self._members), self._num_steps)
+                self._turns = Turns(tuple(self._members), self._clock.steps_left)
         if self._turns.next:
             self._active = self._turns.next
             return True
@@ -363,6 +375,23 @@ class FamilyStep:
             self._medians = combine_ranks(self._first.exchange(self._turns.seconds))
         self._choose(self._fastest)
         return False
+
+    def _is_short(self) -> bool:
+        """Returns whether too few steps are left for turns, and then chooses by prediction."""
+        if len(self._members) < 2 or not self._clock.is_short:
+            return False
+        self._untimed = self._clock.describe_short()
+        self._choose_predicted()
+        return True
+
+    def _choose_predicted(self) -> None:
+        """Goes on with the strategy whose predicted step is the shortest; FIRST without any."""
+        seconds = self._candidates.predict_all()
+        self._candidates.leave_out_unless([*seconds], UNTIMED, is_slow=True)
+        if len(self._members) < 2:
+            self._untimed = ""
+        name, *_ = self._first.exchange(choose_fastest(seconds) if len(seconds) > 1 else FIRST)
+        self._choose(name)
 
     @property
     def _fastest(self) -> str:
@@ -376,11 +405,12 @@ class FamilyStep:
         families = self._compare_families()
         self._show_families(families)
         self._watch.on_chosen(self._medians.get(name))
-        store_choice(self._first, families, self._candidates.steps.get(name))
+        if not self._untimed:  # a later job may have time for trials
+            store_choice(self._first, families, self._candidates.steps.get(name))
 
     def _show_families(self, families: FamilyComparison) -> None:
         self._families = families
-        step = max(self._num_steps, 1)
+        step = max(self._clock.num_steps, 1)
         show_families(self._first, families, step, self._remark, bool(self._medians))
 
     def _use_cached(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_libra.internal import formatting
 from tf_libra.planning.one_worker import CLEARLY_SLOWER
 
 FIRST = "data parallelism"
@@ -19,10 +18,8 @@ MIN_ROUNDS = 2
 """Least rounds, one in each order."""
 MAX_SECONDS = 20.0
 """Seconds of turns after which no further round begins."""
-MAX_STEPS = 150
-"""Steps of tuning, measurements and turns after which rounds are left out."""
-MAX_SECONDS_OF_ALL = 60.0
-"""Seconds of all these steps after which only strategies that have been timed may be chosen."""
+MAX_UNLIKE = 150
+"""Steps in which ranks have unlike arguments, after which only data parallelism trains."""
 MAX_MEASURED_PER_RANK = 50
 """Steps per rank after which a strategy that still measures is left out."""
 STEPS_PER_TURN = 4
@@ -32,42 +29,38 @@ REFERENCE_STEPS = 5
 """Steps of data parallelism that are timed before repeated trials. The first does not count."""
 
 
-def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, ...], int]:
+def make_schedule(names: Sequence[str], steps_left: int) -> tuple[tuple[str, ...], int]:
     """Returns the strategy of each turn, every other round in reverse order, and a turn's steps.
 
     Args:
       names: the strategies.
-      num_steps: steps that tuning and measurements have taken.
+      steps_left: steps of the budget that tuning and measurements have left; if they are too few,
+        there are as few turns as possible.
     """
-    left, steps_per_turn = MAX_STEPS - num_steps, STEPS_PER_TURN
-    if left < MIN_ROUNDS * STEPS_PER_TURN * len(names):
+    steps_per_turn = STEPS_PER_TURN
+    if steps_left < MIN_ROUNDS * STEPS_PER_TURN * len(names):
         steps_per_turn = _LEAST_STEPS_PER_TURN
-    fitting = left // (steps_per_turn * len(names))
+    fitting = steps_left // (steps_per_turn * len(names))
     turns: list[str] = []
     for number in range(min(max(fitting, MIN_ROUNDS), NUM_ROUNDS)):
         turns += names if number % 2 == 0 else reversed(names)
     return tuple(turns), steps_per_turn
 
 
-def most_strategies(num_steps: int) -> int:
-    """Returns how many strategies have turns within the steps of all trials, at least two.
-
-    Args:
-      num_steps: steps that tuning and measurements have taken.
-    """
-    return max((MAX_STEPS - num_steps) // (MIN_ROUNDS * _LEAST_STEPS_PER_TURN), 2)
+def most_strategies(steps_left: int) -> int:
+    """Returns how many strategies have turns within a number of steps."""
+    return steps_left // (MIN_ROUNDS * _LEAST_STEPS_PER_TURN)
 
 
-SURPLUS = (
-    f"{MAX_STEPS} steps of trials have no turns for all strategies, and the others are predicted to"
-    " be faster"
-)
+SURPLUS = "trials have no steps left for its turns, and the others are predicted to be faster"
 """Reason of strategies beyond `most_strategies`."""
 
-UNTIMED = f"trials have taken {formatting.time(MAX_SECONDS_OF_ALL)} without its turns"
+UNTIMED = "trials ended before its turns, and nothing predicts its step"
 """Reason of a strategy that was not timed."""
 
-UNLIKE = f"in {MAX_STEPS} steps, ranks had unlike arguments, or other values that they compute with"
+UNLIKE = (
+    f"in {MAX_UNLIKE} steps, ranks had unlike arguments, or other values that they compute with"
+)
 """Reason of strategies for which ranks need the same kinds of arguments, and the same values."""
 
 SEVERAL = "the script ran several steps in one graph before trials had ended"
@@ -90,14 +83,14 @@ class Turns:
         total_seconds: seconds of all steps.
     """
 
-    def __init__(self, names: Sequence[str] = (), num_steps: int = 0) -> None:
+    def __init__(self, names: Sequence[str] = (), steps_left: int = 0) -> None:
         """Begins with the first turn of the first strategy.
 
         Args:
             names: the strategies; none before there are turns.
-            num_steps: steps that tuning and measurements have taken.
+            steps_left: see `make_schedule`.
         """
-        schedule, self._steps_per_turn = make_schedule(names, num_steps) if names else ((), 1)
+        schedule, self._steps_per_turn = make_schedule(names, steps_left) if names else ((), 1)
         self._left = list(schedule)
         self._step = 0  # of the present turn
         self.seconds: dict[str, list[float]] = {name: [] for name in names}

@@ -142,7 +142,7 @@ class TuningCoordinator:
                 self._options.budget, active_plan=active_plan, find_warm_start=start
             )
         # Retuning bursts may lie far apart; `retune_overhead` limits their cost.
-        budget = Budget(self._options.max_tuning_steps, math.inf)
+        budget = Budget(self._options.budget.max_steps, math.inf)
         return self._new_tuner(budget, active_plan=active_plan)
 
     def decide(

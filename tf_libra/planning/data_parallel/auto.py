@@ -24,12 +24,20 @@ from tf_libra.specs.backward_profile import BackwardProfile
 @register
 @dataclass(frozen=True, kw_only=True)
 class Auto(ChosenThreads):
-    """The plan of the best strategy."""
+    """The plan of the best strategy.
+
+    Attributes:
+      family_steps: default budget of steps if other families take part, those of data parallelism
+        included, which has the same share of any other budget.
+      family_seconds: the same in seconds.
+    """
 
     name: ClassVar[str] = "auto"
     tuned_by: ClassVar[str] = "all"
     tuning_steps: ClassVar[int] = 80
     tuning_seconds: ClassVar[float] = 40.0
+    family_steps: ClassVar[int] = 150
+    family_seconds: ClassVar[float] = 60.0
     threads: tuple[int, ...] = argument(
         (1, 2, 4),
         "allowed thread counts; strategies with a fixed count take the smallest.",
