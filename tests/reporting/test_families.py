@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import pytest
+
 from tests.reporting.tensorboard import examples
 from tf_libra.internal import formatting
-from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
-from tf_libra.reporting.families import describe_families
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow, TrialCost
+from tf_libra.reporting.families import FamilyRecord, describe_families, families_view
 
 FAMILIES = examples.family_record("it is slow " * 20).families
 
@@ -36,3 +38,24 @@ def test_ratios_compare_measured_with_measured_steps_alone() -> None:
     predicted = tuple(dataclasses.replace(row, measured_seconds=None) for row in rows)
     *_, last, _ = describe_families(FamilyComparison(2, predicted, "data parallelism"))
     assert last.split() == ["spp", "3", "s", "-", "3.00"]
+
+
+def test_text_says_what_trials_have_cost_and_why_they_did_not_choose() -> None:
+    """The same texts are in the tab."""
+    families = dataclasses.replace(
+        FAMILIES, trials=TrialCost(90, 2.5, 0.125), untimed="3 of 40 steps are left"
+    )
+    lines = describe_families(families)
+    [choice] = [line for line in lines if "by prediction" in line]
+    [cost] = [line for line in lines if line.startswith("trials took ")]
+    assert choice.endswith("by prediction, as 3 of 40 steps are left")
+    assert [text for text in cost.split() if text[0].isdigit()] == ["90", "2.5", "12.5"]
+    view = families_view(FamilyRecord("train_step", 90, families))
+    assert (view["chosen"], view["trials"]) == (choice, cost)
+    assert FamilyComparison.from_json(families.to_json()) == families
+
+
+@pytest.mark.parametrize(("steps", "share"), [(0, 0.5), (3, 1.5), (3, -0.1)])
+def test_cost_of_trials_is_a_share(steps: int, share: float) -> None:
+    with pytest.raises(ValueError, match=r"^(num_steps|share) must be "):
+        TrialCost(steps, 1.0, share)

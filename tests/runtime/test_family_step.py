@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_libra import config
 from tf_libra.autotune import Budget, Phase
+from tf_libra.planning.family_comparison import FamilyComparison, TrialCost
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.runtime import family_step
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
@@ -392,3 +393,35 @@ def test_script_that_runs_several_steps_before_trials_end_trains_by_data_paralle
     assert tried._candidates.left_out == {OTHER: SEVERAL}
     assert train(tried, 2) == [first.step_number - 1, first.step_number]
     assert not other.undoable
+
+
+def cost_of_trials(step: FamilyStep) -> TrialCost:
+    cost = step._clock.cost
+    assert cost is not None and cost.describe() in step.explain()
+    return cost
+
+
+def test_share_of_trials_falls_while_training_goes_on(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written once trials have ended, and again after twice as many steps."""
+    written: list[TrialCost] = []
+
+    def write(_: Any, families: FamilyComparison, step: int) -> None:
+        assert families.trials is not None and step == 33
+        written.append(families.trials)
+
+    monkeypatch.setattr(family_step, "record_families", write)
+    monkeypatch.setattr(family_step, "choose_fastest", lambda _: FIRST)
+    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+    train(tried, 33)
+    assert [(cost.num_steps, cost.share) for cost in written] == [(33, 1.0)]
+    train(tried, 99)
+    assert cost_of_trials(tried).num_steps == 33
+    assert cost_of_trials(tried).share == pytest.approx(0.16, abs=0.1)  # some took no time
+    assert len(written) == 3 and written[1].share == pytest.approx(0.35, abs=0.2)
+    train_several(tried, 68)
+    assert len(written) == 3
+    first.rendezvous.is_over = True
+    train(tried, 1)
+    assert cost_of_trials(tried).num_steps == 1

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra.internal import validation
+from tf_libra.internal import formatting, validation
 from tf_libra.internal.codec import Document
 from tf_libra.internal.values import Count, Natural, NonNegative, Positive, Value
 from tf_libra.planning.one_worker import OneWorkerComparison
@@ -44,6 +44,34 @@ class FamilyRow(Value):
 
 
 @dataclass(frozen=True)
+class TrialCost(Value):
+    """Cost of trials, whose steps train.
+
+    Attributes:
+      num_steps: number of their steps, tuning included.
+      seconds: seconds of these steps.
+      share: share of the seconds of all steps so far.
+
+    Raises:
+      ValueError: the share is above 1.
+    """
+
+    num_steps: Count
+    seconds: NonNegative
+    share: NonNegative
+
+    def _validate(self) -> None:
+        if self.share > 1:
+            raise ValueError(f"share must be at most 1, got {self.share}")
+
+    def describe(self) -> str:
+        """Returns the cost in one sentence."""
+        steps = "1 step" if self.num_steps == 1 else f"{self.num_steps} steps"
+        seconds, share = formatting.time(self.seconds), f"{100 * self.share:.1f} %"
+        return f"trials took {steps}, {seconds}, {share} of training so far"
+
+
+@dataclass(frozen=True)
 class FamilyComparison(Document):
     """Families under which a step may be trained, and what predicts them.
 
@@ -57,6 +85,7 @@ class FamilyComparison(Document):
       layers: measured layers for that batch, on the scale of steps in training; None if they were
         not measured.
       untimed: why the active family was chosen by prediction, in a clause; empty if it was not.
+      trials: what trials have cost when this was written; None if there were none.
 
     Raises:
       ValueError: there is no such family as the active one, or a batch without layers.
@@ -70,6 +99,7 @@ class FamilyComparison(Document):
     batch: Natural = 0
     layers: LayerGraph | None = None
     untimed: str = ""
+    trials: TrialCost | None = None
 
     FORMAT: ClassVar = "tf-libra families"
     INDENT: ClassVar = 1

@@ -50,6 +50,7 @@ def families_view(record: FamilyRecord) -> dict[str, Any]:
         "active": families.active,
         "compared": "" if families.one_worker is None else families.one_worker.describe(),
         "chosen": describe_choice(families),
+        "trials": "" if families.trials is None else families.trials.describe(),
         "rows": [
             {
                 "name": row.name,
@@ -76,6 +77,8 @@ def describe_families(families: FamilyComparison, remark: str = "") -> list[str]
     if any(row.seconds < math.inf for row in families.rows):
         lines += _table(families)
     lines += _wrapped(describe_choice(families))
+    if families.trials is not None:
+        lines.append(families.trials.describe())
     for row in families.rows:
         if row.left_out:
             lines += _wrapped(f"{row.name} is left out: {row.left_out}")

@@ -80,14 +80,13 @@ def _compare_with_one_worker(
 
 
 def show_families(
-    first: TrainingFunction, families: FamilyComparison, step: int, remark: str, is_tried: bool
+    first: TrainingFunction, families: FamilyComparison, remark: str, is_tried: bool
 ) -> None:
-    """Logs how strategies compare, and writes it to the log directory, on rank 0.
+    """Logs how strategies compare, on rank 0.
 
     Args:
         first: the step under data parallelism, which reports.
         families: the strategies.
-        step: number of steps that trials have taken.
         remark: what follows the comparison with one worker, in a clause.
         is_tried: whether trials have measured it; else one worker may be faster, a warning.
     """
@@ -98,5 +97,16 @@ def show_families(
     if compared is not None:
         level = logging.WARNING if compared.is_slower and not is_tried else logging.INFO
         log_utils.logger(rank).log(level, "strategies: %s; %s", compared.describe(), remark)
-    first.record(lambda function, _: FamilyRecord(function, step, families))
-    first.write_files(partial(write_families, families))
+
+
+def record_families(first: TrainingFunction, families: FamilyComparison, step: int) -> None:
+    """Writes how strategies compare to the log directory, on rank 0.
+
+    Args:
+        first: the step under data parallelism, which reports.
+        families: the strategies.
+        step: number of steps that trials have taken.
+    """
+    if first.rendezvous.rank_and_size[0] == 0:
+        first.record(lambda function, _: FamilyRecord(function, step, families))
+        first.write_files(partial(write_families, families))

@@ -24,7 +24,7 @@ from tf_libra.runtime.cached_choice import load_choice, store_choice
 from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_choice import FamilyWatch
 from tf_libra.runtime.family_options import describe_error
-from tf_libra.runtime.family_report import compare_families, show_families
+from tf_libra.runtime.family_report import compare_families, record_families, show_families
 from tf_libra.runtime.family_trials import (
     FIRST,
     MAX_MEASURED_PER_RANK,
@@ -81,6 +81,7 @@ class FamilyStep:
     def _begin(self) -> None:
         """Begins a job, before any trial."""
         self._number_steps_from(0)
+        self._clock.begin_job()
         self._candidates.begin_job()
         self._is_cache_read = False
         self._watch = FamilyWatch(self._options.tuning.retune_overhead)
@@ -162,7 +163,7 @@ class FamilyStep:
 
     def explain(self) -> str:
         """Returns the facts known so far, as text of at most 100 columns."""
-        families = self._families or self._compare_families()
+        families = self._with_cost(self._families or self._compare_families())
         return "\n".join([*describe_families(families, self._remark), self._step.explain()])
 
     @property
@@ -177,6 +178,10 @@ class FamilyStep:
         chosen = self._chosen if self._is_chosen else ""
         untimed = self._untimed if self._is_chosen else ""
         return compare_families(self._first, self._candidates, self._medians, chosen, untimed)
+
+    def _with_cost(self, families: FamilyComparison) -> FamilyComparison:
+        cost = None if self._is_alone else self._clock.cost
+        return dataclasses.replace(families, trials=cost)
 
     def record(self, make_record: Callable[[str, int], Record]) -> None:
         """See `TrainingStep`."""
@@ -201,6 +206,15 @@ class FamilyStep:
 
     def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
         """See `TrainingStep`. Several steps in one graph are no trial."""
+        num_trials, start = self._clock.num_trials, time.perf_counter()
+        result = self._run_step(args, kwargs, num_steps)
+        is_trial = self._clock.num_trials > num_trials
+        self._clock.record(time.perf_counter() - start, num_steps, is_trial)
+        if self._is_chosen and self._clock.is_due():
+            self._record_families()
+        return result
+
+    def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int) -> Any:
         if self._first.rendezvous.is_over:
             self._first.leave_job()
             self._begin()
@@ -410,8 +424,14 @@ class FamilyStep:
 
     def _show_families(self, families: FamilyComparison) -> None:
         self._families = families
-        step = max(self._clock.num_steps, 1)
-        show_families(self._first, families, step, self._remark, bool(self._medians))
+        self._clock.end_trials()
+        show_families(self._first, families, self._remark, bool(self._medians))
+
+    def _record_families(self) -> None:
+        """Writes the families with what trials have cost so far."""
+        if self._families is not None:
+            families = self._with_cost(self._families)
+            record_families(self._first, families, max(self._clock.num_steps, 1))
 
     def _use_cached(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Goes on with the strategy that has won the trials of an earlier job."""

@@ -16,7 +16,7 @@ from tf_libra.model_parallel.reporting.plan_records import BurstRecord, Pipeline
 from tf_libra.model_parallel.simulation import simulate_pipeline
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar, bars_of
-from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow, TrialCost
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.planning.strategy import REGISTRY, Draft, FixedThreads, groups_from_stops
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
@@ -172,7 +172,10 @@ def family_record(reason: str = "its step is predicted to take 80 ms") -> Family
         FamilyRow("spp", left_out=reason),
     )
     compared = OneWorkerComparison(2, 0.023, 0.033, 1.0, 1.0, evidence="measured")
-    return FamilyRecord("train_step", 90, FamilyComparison(2, rows, "data parallelism", compared))
+    families = FamilyComparison(
+        2, rows, "data parallelism", compared, trials=TrialCost(90, 2.5, 0.125)
+    )
+    return FamilyRecord("train_step", 90, families)
 
 
 def burst_record(

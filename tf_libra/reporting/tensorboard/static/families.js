@@ -4,12 +4,12 @@ import {h} from './dom.js';
 import {short, strategy, time} from './format.js';
 
 /** Card of one comparison, from the answer of `runs`. */
-export function familiesCard({function: name, step, active, compared, chosen, rows}) {
+export function familiesCard({function: name, step, active, compared, chosen, trials, rows}) {
   const reference = rows.find((row) => row.name === active)?.measured_seconds ?? null;
   return h('section', {class: 'card families', 'data-function': name},
     h('h2', {class: 'name'}, `${short(name, 60)}: families of strategies after ${step} steps`),
     compared === '' ? null : h('p', {class: 'lead'}, `${compared}.`),
-    chosen === '' ? null : h('p', {class: 'lead'}, `${chosen}.`),
+    [chosen, trials].map((text) => text === '' ? null : h('p', {class: 'note'}, `${text}.`)),
     h('div', {class: 'scroll'}, h('table', {},
       h('thead', {}, h('tr', {}, [['left', 'family'], ['', 'predicted step'], ['', 'in trials'], ['', 'ratio'], ['left', '']].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, rows.map((row) => h('tr', {'data-family': row.name},
