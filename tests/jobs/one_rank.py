@@ -33,7 +33,7 @@ from one_rank_trials import (
 from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
-from tests.model_parallel import models
+from tests.model_parallel import models, plain_models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.backends import collective_ops
 from tf_libra.coordination import control_plane
@@ -44,6 +44,7 @@ from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
 hvd.init()
+STAGED = {2: "spp", 3: "deeppool"}  # strategies that win trials
 MODELS = (models.mlp, models.convolutional, models.sparsely_embedded, models.normalized)
 
 
@@ -396,5 +397,9 @@ if harness.SIZE == 3:  # as two ranks would, and one more informs or follows the
     cases(failed)
     cases(failed_in_turn)
     cases.add("compared own", lambda: compared(models.mlp, allow=()))
+cases.add(
+    "compared rows",
+    lambda: compared(plain_models.words, STAGED[harness.SIZE], (), families=FAMILIES),
+)
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

@@ -55,6 +55,22 @@ def tied() -> Trained:
     return Trained(call, cross_entropy, variables, keras.optimizers.SGD(0.5))
 
 
+def words() -> Trained:
+    """A model with two lookups in one table, in which examples share many words."""
+    table = tf.Variable(tf.random.stateless_normal([10, 6], [1, 2]), name="table")
+    dense = _matrices("dense", ((6, 7), (7, 6), (6, 10)))
+
+    def call(images: Any) -> Any:
+        words = tf.cast(tf.abs(images[:, :, 0, 0]) * 4, tf.int32) % 10
+        first = tf.gather(table, words[:, 0])
+        x = boundary(first + tf.reduce_mean(tf.gather(table, words), 1))
+        for weight in dense[:2]:
+            x = boundary(tf.tanh(x @ weight))
+        return x @ dense[2]
+
+    return Trained(call, cross_entropy, [table, *dense], keras.optimizers.SGD(0.5))
+
+
 def permuted() -> Trained:
     """A model whose first layer reads integers that other layers use."""
     order = tf.Variable(tf.random.shuffle(tf.range(16)), trainable=False, name="order")

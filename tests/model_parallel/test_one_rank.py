@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.model_parallel import models
+from tests.model_parallel import models, plain_models
 from tests.model_parallel.job import batches, cached_model, train_alone
 from tests.model_parallel.job_results import (
     SAMPLES,
@@ -258,6 +258,18 @@ def test_auto_leaves_out_stages_of_sparse_gradients(trained: Job) -> None:
         explained = " ".join(trained.value("compared sparse", rank)["explained"].split())
         for family in ("spp", "deeppool"):
             assert f"{family} is left out: gradients are sparse" in explained
+
+
+def test_auto_trains_rows_that_are_added_in_stages(trained: Job) -> None:
+    """Examples of one rank and of several ones have the same words."""
+    plan = {2: "PipelinePlan", 3: "BurstPlan"}[trained.world_size]
+    num_steps = trained_steps(trained, "compared rows")
+    _, variables = train_alone(plain_models.words, num_steps, SAMPLES, 1)
+    check_variables(trained, "compared rows", variables)
+    for rank in range(trained.world_size):
+        value = trained.value("compared rows", rank)
+        assert value["settled"] and value["plan"] == plan, value["explained"]
+        assert "left out" not in value["explained"]
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)

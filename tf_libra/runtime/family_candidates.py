@@ -219,10 +219,12 @@ class FamilyCandidates:
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
         self.reference = Reference.from_result(self._first.state.conclusion, seconds, is_repeated)
         slow = {name: self._reason_slow(name) for name in self._unchecked}
-        reasons = {name: slow[name] or self._reason_against(name) for name in slow}
-        self._leave_out_everywhere(reasons, slow)
+        self._leave_out_everywhere(slow, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
-        self._leave_out_everywhere({name: self._rejects(name, args, kwargs) for name in alone})
+        rejected = {name: self._reason_to_reject(name, args, kwargs) for name in alone}
+        self._leave_out_everywhere(rejected)
+        others = [name for name in self._unchecked if name not in alone]
+        self._leave_out_everywhere({name: self._reason_against(name) for name in others})
         self._predict(args, kwargs)
         self._leave_out_late(seconds_left())
         others = [name for name in self._unchecked if name not in alone]
@@ -259,7 +261,9 @@ class FamilyCandidates:
             self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
             return
         most = self.reference.num_repeats if names else 1
-        reason = self._measure(alone, (args, kwargs), most, is_possible)
+        # Stages have dense gradients, which one rank may not have.
+        measured = names[0] if names and self.steps[alone].use_of_rows == "" else alone
+        reason = self._measure(measured, (args, kwargs), most, is_possible)
         if self.layers is None:
             self._leave_out_everywhere(dict.fromkeys(names, reason))
             return
@@ -273,11 +277,11 @@ class FamilyCandidates:
             slow = describe_slow(tried, self.reference.compared.step_seconds, alone)
             self._leave_out_everywhere(slow, slow)
 
-    def _measure(self, alone: str, given: tuple[Any, Any], repeats: int, is_joint: bool) -> str:
+    def _measure(self, name: str, given: tuple[Any, Any], repeats: int, is_joint: bool) -> str:
         """Measures layers on all ranks; returns why they are not known, in a clause."""
         assert self.reference is not None
         _, num_ranks = self._first.rendezvous.rank_and_size
-        measure = partial(self.steps[alone].measure_layers, *given, num_ranks, repeats, is_joint)
+        measure = partial(self.steps[name].measure_layers, *given, num_ranks, repeats, is_joint)
         layers, self.batch, reason = measure_layers(self.reference, measure)
         everyone = self._first.exchange([layers and layers.to_document(), reason])
         if reasons := [theirs for _, theirs in everyone if theirs]:
@@ -295,7 +299,11 @@ class FamilyCandidates:
         self._leave_out_everywhere(dict.fromkeys(names, late))
 
     def _reason_against(self, name: str) -> str:
-        return reason_against(self._first, self._kind(name))
+        use_of_rows = None if self.alone is None else self.steps[self.alone].use_of_rows
+        return reason_against(self._first, self._kind(name), use_of_rows)
+
+    def _reason_to_reject(self, name: str, args: Any, kwargs: Any) -> str | None:
+        return self._reason_against(name) or self._rejects(name, args, kwargs)
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.rank_and_size
@@ -332,7 +340,9 @@ class FamilyCandidates:
             if plan_type is not None:  # else it plans again before its first step
                 plan = plan_type.from_json(choice.plan)
                 self.steps[name] = self._make_step(name, plan=plan)
-            reason = self._reason_against(name) or self._rejects(name, args, kwargs)
+            if self._first.gathers_rows and self.alone not in (None, name):
+                self._rejects(self.alone, args, kwargs)  # traces the step with rows
+            reason = self._reason_to_reject(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
                 self.steps[name] = usual

@@ -69,15 +69,22 @@ def available_families(families: Sequence[str]) -> Sequence[str]:
     return families if kinds else ()
 
 
-def reason_against(first: "TrainingFunction", kind: StrategyKind) -> str:
-    """Returns why strategies of another kind cannot train; empty if they may."""
+def reason_against(first: "TrainingFunction", kind: StrategyKind, use_of_rows: str | None) -> str:
+    """Returns why strategies of another kind cannot train; empty if they may.
+
+    Args:
+        first: the step under data parallelism.
+        kind: kind of the strategies.
+        use_of_rows: see `CandidateStep`.
+    """
     if first.rendezvous.options.engine != "lanes":
         return "the engine is not lanes, which carry examples and results between ranks"
     if first.gathers_rows and first.rendezvous.options.sparse_as_dense == "rows":
         return 'sparse_as_dense="rows" adds rows of one id, which no other strategy does'
-    if first.gathers_rows and not kind.trains_alone:
+    if first.gathers_rows and not kind.trains_alone and use_of_rows != "":
+        how = f", as in {use_of_rows!r}" if use_of_rows else ""
         return (
-            "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
+            f"gradients are sparse, and an optimizer may apply rows otherwise than their sum{how};"
             " sparse_as_dense=True makes them dense under every strategy"
         )
     return ""

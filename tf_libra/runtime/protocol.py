@@ -128,6 +128,8 @@ class CandidateStep(TrainingStep, Protocol):
         computation: digest of the step that `rejects` has accepted, the same in every job.
         accepted: what may differ although `rejects` has accepted the step.
         exceeds_memory: whether `rejects` has rejected the step for lack of memory alone.
+        use_of_rows: name of an op that uses rows of sparse gradients otherwise than their sum;
+            empty if there is none, None before `rejects` has traced the step with rows.
         least_precise_dtype: the least precise floating-point dtype of the step.
         is_tried: whether a failure on any rank, before a step or in the first under a layout, is a
             `TrialError` on every rank, so that the caller goes on with another strategy.
@@ -140,6 +142,7 @@ class CandidateStep(TrainingStep, Protocol):
     computation: str
     accepted: AcceptedDifferences
     exceeds_memory: bool
+    use_of_rows: str | None
     least_precise_dtype: "tf.DType"
     is_tried: bool
     is_undoable: bool

@@ -22,6 +22,7 @@ from tf_libra.model_parallel.capture.joint_batch import (
     find_least_precise_dtype,
 )
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
+from tf_libra.model_parallel.capture.sparse_updates import find_use_of_rows
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.partition.guarded_calls import guarded_calls
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
@@ -46,6 +47,7 @@ class CandidateTraining(StagedTraining):
     computation = ""
     accepted = NOTHING_ACCEPTED
     exceeds_memory = False
+    use_of_rows: str | None = None
     least_precise_dtype = tf.float32
     is_undoable = False
     undo_seconds = 0.0
@@ -81,7 +83,8 @@ class CandidateTraining(StagedTraining):
 
     def share_traces(self, other: CandidateStep) -> None:
         """See `CandidateStep`."""
-        if isinstance(other, CandidateTraining):
+        has_rows = other.use_of_rows is not None  # which only one rank applies
+        if isinstance(other, CandidateTraining) and (other is self or not has_rows):
             self._recorder = other._recorder
 
     def rejects(
@@ -108,6 +111,8 @@ class CandidateTraining(StagedTraining):
         self.least_precise_dtype = find_least_precise_dtype(graph)
         difference = find_difference(graph, traces.other_graph, allow)
         self.accepted = _accepted(traces, allow)
+        if graph.recording.has_rows:
+            self.use_of_rows = find_use_of_rows(graph) or ""
         shortage = None if difference else find_shortage(graph)
         self.exceeds_memory = shortage is not None
         return difference or shortage

@@ -273,7 +273,8 @@ class StagedTraining:
     # First step with arguments of another kind.
 
     def _trace(self, arguments: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
-        if (ahead := self._traced_ahead.pop(step_arguments.trace_key(arguments), None)) is not None:
+        ahead = self._traced_ahead.pop(step_arguments.trace_key(arguments), None)
+        if ahead is not None and ahead.microbatch_size == size:
             return ahead
         traces = SizedTraces(
             self._recorder,
