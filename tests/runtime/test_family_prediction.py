@@ -123,3 +123,33 @@ def test_a_strategy_without_a_plan_has_a_reason() -> None:
     families = {"spp": (dataclasses.replace(PIPELINES, predict=fail), Spp())}
     found = predict_families(layers(2), reference(2, 1.0).links, BATCH, families)
     assert found == {"spp": (0.0, "no plan")}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_predictions_have_transfers_of_examples_and_results(num_ranks: int) -> None:
+    """One rank receives the shares of the others, and sends them theirs."""
+    made, graph = reference(num_ranks, step=2.0), layers(num_ranks)
+    before = predicted(made, graph)
+    exchanging = dataclasses.replace(graph, input_bytes=3e7, output_bytes=6e6, update_broadcasts=2)
+    found = predicted(made, exchanging)
+    others = 1 - 1 / num_ranks
+    added = {name: found[name] - seconds for name, seconds in before.items()}
+    assert added[ALONE] == pytest.approx(2e-4 + others * 0.36)
+    broadcasts = 2 * (1e-4 + 3e-4)
+    # The examples arrive while those of the first rank are computed, or on all ranks.
+    assert added["spp"] == pytest.approx(1e-4 + others * 0.06 + broadcasts)
+    assert added["deeppool"] == pytest.approx(1e-4 + others * 0.06 + broadcasts)
+
+
+def test_pipeline_waits_for_examples_on_slow_links() -> None:
+    made, graph = reference(2, step=2.0), dataclasses.replace(layers(2), input_bytes=2e8)
+    before = predicted(made, layers(2))["spp"]
+    after = predicted(made, graph)["spp"]
+    assert after == pytest.approx(before / 2 + 1.0 + 1e-4)
+
+
+def test_examples_and_results_grow_with_the_batch() -> None:
+    graph = dataclasses.replace(layers(2), input_bytes=10.0, output_bytes=4.0, update_broadcasts=1)
+    larger = tf_libra.LayerGraph.mean([graph, graph]).with_speed(2.0).with_batch(3.0, 2)
+    assert (larger.input_bytes, larger.output_bytes, larger.update_broadcasts) == (30.0, 12.0, 1)
+    assert tf_libra.LayerGraph.from_json(larger.to_json()) == larger

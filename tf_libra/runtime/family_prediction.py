@@ -183,7 +183,9 @@ def predict_families(
     found: dict[str, tuple[float, str]] = {}
     for name, (kind, strategy) in families.items():
         if kind.trains_alone:
-            found[name] = float(whole.sum()), ""
+            sizes = layers.input_bytes, layers.output_bytes
+            transfers = sum(links.transfer_seconds(size, 1) for size in sizes)
+            found[name] = float(whole.sum()) + transfers, ""
         elif kind.predict is not None:
             try:
                 found[name] = kind.predict(strategy, layers, links, batch), ""

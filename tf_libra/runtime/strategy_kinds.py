@@ -48,6 +48,20 @@ class Links:
     startup_seconds: float
     latency_seconds: float
 
+    def transfer_seconds(self, num_bytes: float, num_computing: int) -> float:
+        """Returns seconds in which ranks that compute a layer receive examples, or send results.
+
+        Each of all ranks has an equal part, which does not travel if the rank computes itself.
+
+        Args:
+            num_bytes: bytes of all parts.
+            num_computing: number of ranks that compute the layer.
+        """
+        if num_computing >= self.num_ranks or num_bytes == 0:
+            return 0.0
+        travelling = (1 - num_computing / self.num_ranks) * num_bytes
+        return self.latency_seconds + travelling / (num_computing * self.bytes_per_second)
+
 
 @dataclass(frozen=True)
 class StrategyKind:

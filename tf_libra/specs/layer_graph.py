@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
-from tf_libra.internal.values import NonNegative, Positive, Value
+from tf_libra.internal.values import Natural, NonNegative, Positive, Value
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class LayerGraph(Document):
         back; one entry less than layers.
       input_shares: ascending shares of a microbatch with measured computation (SPP, footnote 2),
         the last of them 1; empty if time is proportional to the input's size.
+      input_bytes: bytes of a microbatch's examples, which other ranks may pass; 0 if unknown.
+      output_bytes: bytes of its results, which other ranks may return; 0 if unknown.
+      update_broadcasts: number of rounds in which ranks exchange values during the update, such as
+        norms of gradients, if layers are on several ranks.
 
     Raises:
       ValueError: no layer, two layers of one name, or a wrong length or number.
@@ -62,10 +66,13 @@ class LayerGraph(Document):
     layers: tuple[Layer, ...]
     activation_bytes: tuple[NonNegative, ...]
     input_shares: tuple[Positive, ...] = ()
+    input_bytes: NonNegative = 0.0
+    output_bytes: NonNegative = 0.0
+    update_broadcasts: Natural = 0
 
     FORMAT: ClassVar = "tf-libra layers"
     INDENT: ClassVar = 1
-    SPARSE: ClassVar = ("input_shares",)
+    SPARSE: ClassVar = ("input_shares", "input_bytes", "output_bytes", "update_broadcasts")
 
     def _validate(self) -> None:
         layers, shares = self.layers, self.input_shares
@@ -223,7 +230,7 @@ class LayerGraph(Document):
           input_shares: the G shares; the whole microbatch alone counts as none.
         """
         has_shares = len(input_shares) > 1
-        return type(self).chain(
+        made = type(self).chain(
             forward_seconds if has_shares else forward_seconds[:, 0],
             backward_seconds if has_shares else backward_seconds[:, 0],
             self.parameter_bytes,
@@ -232,16 +239,28 @@ class LayerGraph(Document):
             input_shares=input_shares if has_shares else (),
             update_seconds=update_seconds,
         )
+        return replace(
+            made,
+            input_bytes=self.input_bytes,
+            output_bytes=self.output_bytes,
+            update_broadcasts=self.update_broadcasts,
+        )
 
     def with_batch(self, factor: float, num_replicas: int) -> "LayerGraph":
         """Returns the layers for a batch `factor` times as large, and for a replica's share of it.
 
-        Computation is as in `seconds_of_shares`, activations grow with the batch, updates stay.
+        Computation is as in `seconds_of_shares`, activations, examples and results grow with
+        the batch, updates stay.
         """
         shares = [1 / num_replicas, 1.0] if num_replicas > 1 else [1.0]
         seconds = self.seconds_of_shares([factor * share for share in shares])
         scaled = self.with_seconds(*seconds, self.update_seconds, shares)
-        return replace(scaled, activation_bytes=tuple((factor * self.cut_bytes).tolist()))
+        return replace(
+            scaled,
+            activation_bytes=tuple((factor * self.cut_bytes).tolist()),
+            input_bytes=factor * self.input_bytes,
+            output_bytes=factor * self.output_bytes,
+        )
 
     def seconds_of_shares(
         self, shares: Sequence[float]

@@ -40,7 +40,12 @@ def predict_pipeline(
     microbatch, count = predict_microbatch(strategy, layers, links, batch)
     plan = make_pipeline_plan(microbatch, _cluster(links), strategy, num_microbatches=count)
     assert plan.predicted_seconds is not None
-    return plan.predicted_seconds + 2 * count * CALL_SECONDS
+    seconds = plan.predicted_seconds + 2 * count * CALL_SECONDS
+    first, *_, last = (len(stage.devices) for stage in (plan.stages[0], *plan.stages))
+    # Ranks compute in the order of examples: those of the first are there.
+    waiting = links.transfer_seconds(layers.input_bytes, first) - seconds / links.num_ranks
+    ending = _end_seconds(layers, links, last, num_stages=len(plan.stages))
+    return seconds + max(waiting, 0.0) + ending
 
 
 def predict_microbatch(
@@ -53,8 +58,18 @@ def predict_microbatch(
 
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
     """Return the predicted seconds of a step; see `predict_pipeline`."""
-    scaling = predict_scaling(strategy, layers, links, batch)
-    return make_burst_plan(scaling, strategy).iteration_seconds
+    plan = make_burst_plan(predict_scaling(strategy, layers, links, batch), strategy)
+    first, last = plan.num_devices[0], plan.num_devices[-1]
+    ending = _end_seconds(layers, links, last, num_stages=len({*plan.num_devices}))
+    return plan.iteration_seconds + links.transfer_seconds(layers.input_bytes, first) + ending
+
+
+def _end_seconds(layers: LayerGraph, links: Links, num_last: int, num_stages: int) -> float:
+    """Return the seconds of what ranks exchange after the last layer: results, and broadcasts."""
+    results = links.transfer_seconds(layers.output_bytes, num_last)
+    if num_stages == 1:
+        return results
+    return results + layers.update_broadcasts * (links.latency_seconds + CALL_SECONDS)
 
 
 def predict_scaling(

@@ -289,6 +289,33 @@ def crossing_bytes(cut: StagePartition) -> list[float]:
     return [float(size) for size in np.maximum(forward, backward)]
 
 
+def with_exchanges(layers: LayerGraph, traces: SizedTraces) -> LayerGraph:
+    """Return layers with what ranks exchange before the first and after the last of them.
+
+    Args:
+        layers: layers of the step.
+        traces: traces of the step.
+    """
+    graph = traces.microbatch_graph
+    inputs = [graph.ops[graph.op_index[name]].outputs[0] for name in graph.arguments]
+    results = graph.recording.concrete.outputs
+    try:
+        num_rounds = UpdatePhase(traces.layer_partition).num_rounds
+    except ValueError:  # one rank alone can update
+        num_rounds = 1
+    return replace(
+        layers,
+        input_bytes=sum(_num_bytes(tensor) for tensor in inputs if tensor.shape.rank != 0),
+        output_bytes=sum(map(_num_bytes, results)),
+        update_broadcasts=num_rounds - 1,
+    )
+
+
+def _num_bytes(tensor: Any) -> float:
+    """Return the bytes of a tensor; 0 if its shape is unknown, or it is text."""
+    return float((tensor.shape.num_elements() or 0) * tensor.dtype.size)
+
+
 def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """Return the mean of all ranks' measurements; all ranks call this."""
     everyone = control.all_gather(layers.to_document())

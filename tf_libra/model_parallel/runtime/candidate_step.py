@@ -144,6 +144,7 @@ class CandidateTraining(StagedTraining):
                 f"the step cannot be cut: {traces.microbatch_graph.explain_single_layer()}"
             )
         layers = layer_benchmark.measured_layers(traces, arguments, 1, repeats)
+        layers = layer_benchmark.with_exchanges(layers, traces)
         if not is_joint:
             layers = layers.with_batch(num_ranks, num_ranks)
         return layers, samples * num_ranks
