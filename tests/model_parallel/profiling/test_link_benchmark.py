@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.planning.link_rates import LinkRates
 from tf_libra.model_parallel.profiling import link_benchmark
 from tf_libra.model_parallel.profiling.link_benchmark import lasting_rate, measured_links
 from tf_libra.runtime.family_prediction import MOST_LINK_ROUNDS
@@ -50,8 +51,10 @@ class Network:
 
     latency = 1e-4
 
-    def __init__(self, rates: NDArray[np.float64]) -> None:
-        self.rates = rates
+    def __init__(self, rates: NDArray[np.float64], is_shared: bool = False) -> None:
+        self.rates, self.is_shared = rates, is_shared
+        self.lock = threading.Lock()
+        self.busy_until: dict[frozenset[int], float] = {}  # by link, if directions share it
         self.clocks = np.zeros(len(rates))
         self.transfers: dict[Any, queue.SimpleQueue[Any]] = collections.defaultdict(
             queue.SimpleQueue
@@ -74,11 +77,15 @@ class SimulatedRank:
         return float(self.network.clocks[self.rank])
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
-        seconds = (
-            self.network.latency
-            + np.asarray(tensor).nbytes / self.network.rates[self.rank, to_rank]
-        )
-        self.network.transfers[self.rank, to_rank, name].put((self.seconds + seconds, tensor))
+        network, link = self.network, frozenset((self.rank, to_rank))
+        seconds = np.asarray(tensor).nbytes / network.rates[self.rank, to_rank]
+        with network.lock:
+            start = self.seconds
+            if network.is_shared:
+                start = max(start, network.busy_until.get(link, 0.0))
+                network.busy_until[link] = start + seconds
+        arrival = start + seconds + network.latency
+        network.transfers[self.rank, to_rank, name].put((arrival, tensor))
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         arrival, tensor = self.network.transfers[from_rank, self.rank, name].get(timeout=60)
@@ -94,18 +101,8 @@ class SimulatedRank:
         return everyone
 
 
-@pytest.mark.parametrize(
-    ("num_hosts", "per_host"), [(1, 1), (1, 3), (2, 1), (3, 1), (3, 2), (16, 1), (8, 4), (64, 1)]
-)
-def test_all_ranks_measure_rates_of_all_links(
-    monkeypatch: pytest.MonkeyPatch, num_hosts: int, per_host: int
-) -> None:
-    """Hosts have interfaces of different rates. The time of many hosts is limited."""
-    hosts = np.arange(num_hosts * per_host) % num_hosts
-    interfaces = np.random.default_rng(num_hosts).uniform(2e8, 1e9, num_hosts)[hosts]
-    rates = np.minimum.outer(interfaces, interfaces)
-    rates[hosts[:, None] == hosts] = 5e9
-    network = Network(rates)
+def measure_together(monkeypatch: pytest.MonkeyPatch, network: Network, hosts: Any) -> LinkRates:
+    """Returns the links that all ranks measure."""
     present = SimulatedRank.present
 
     def clock() -> float:
@@ -118,13 +115,43 @@ def test_all_ranks_measure_rates_of_all_links(
         link_benchmark, "_probe", lambda num_bytes: np.broadcast_to(np.float32(0), [num_bytes // 4])
     )
 
-    def measure(rank: int) -> Any:
+    def measure(rank: int) -> LinkRates:
         simulated = cast(Any, SimulatedRank(network, rank))
         return measured_links(simulated, cast(Control, simulated))
 
-    with ThreadPoolExecutor(len(rates)) as threads:
-        first, *others = threads.map(measure, range(len(rates)))
+    with ThreadPoolExecutor(len(network.rates)) as threads:
+        first, *others = threads.map(measure, range(len(network.rates)))
     assert all(links == first for links in others)
+    return first
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("back", [2e8, 1e8])
+def test_rates_are_those_of_the_slower_direction_and_of_both_at_once(
+    monkeypatch: pytest.MonkeyPatch, is_shared: bool, back: float
+) -> None:
+    """Directions share what carries both, such as a core or a radio link."""
+    rates = np.array([[0.0, 2e8], [back, 0.0]])
+    links = measure_together(monkeypatch, Network(rates, is_shared), np.arange(2))
+    both = 1 / (1 / 2e8 + 1 / back) if is_shared else back
+    assert links.cluster.rates[0, 1] == pytest.approx(back, rel=0.02)
+    assert links.for_both_ways().rates[0, 1] == pytest.approx(both, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "per_host"), [(1, 1), (1, 3), (2, 1), (3, 1), (3, 2), (16, 1), (8, 4), (64, 1)]
+)
+def test_all_ranks_measure_rates_of_all_links(
+    monkeypatch: pytest.MonkeyPatch, num_hosts: int, per_host: int
+) -> None:
+    """Hosts have interfaces of different rates. The time of many hosts is limited."""
+    hosts = np.arange(num_hosts * per_host) % num_hosts
+    interfaces = np.random.default_rng(num_hosts).uniform(2e8, 1e9, num_hosts)[hosts]
+    rates = np.minimum.outer(interfaces, interfaces)
+    rates[hosts[:, None] == hosts] = 5e9
+    network = Network(rates)
+    first = measure_together(monkeypatch, network, hosts)
+    np.testing.assert_allclose(first.for_both_ways().rates, first.cluster.rates, rtol=0.03)
     np.fill_diagonal(rates, 0.0)
     off_by = np.abs(first.cluster.rates - rates) / np.maximum(rates, 1.0)
     assert off_by[rates == 5e9].max(initial=0.0) < 0.03

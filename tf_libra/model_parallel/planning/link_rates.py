@@ -12,6 +12,8 @@ class LinkRates:
 
     Attributes:
         cluster: rates between all pairs of ranks.
+        both_ways: rates while as much is sent in the other direction, at most those of `cluster`;
+            None: the same.
         latency_seconds: latency of a small message, mean over all pairs.
         sending_seconds: seconds for which sending a message occupies a rank, mean over all ranks.
         receiving_seconds: the same for receiving a message that has arrived.
@@ -21,6 +23,11 @@ class LinkRates:
     latency_seconds: float
     sending_seconds: float = 0.0
     receiving_seconds: float = 0.0
+    both_ways: Cluster | None = None
+
+    def for_both_ways(self) -> Cluster:
+        """Returns the rates for plans that send in both directions at a time."""
+        return self.cluster if self.both_ways is None else self.both_ways
 
 
 class AllReduces(NamedTuple):

@@ -17,6 +17,7 @@ from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.specs.cluster import Cluster
 
 _REPEATS = 3
+_TRIPS = 2  # in each direction, and in both
 # Sizes of transfers whose rate is measured. They double until a transfer takes long enough: links
 # whose rate a token bucket limits let the first megabytes through at a higher rate.
 _FIRST_BYTES, _MOST_BYTES = 1 << 20, 1 << 25
@@ -26,7 +27,9 @@ _MAX_BUCKET_GAIN = 1.5
 
 
 def links_of_job(transport: Transport, control: Control) -> LinkRates:
-    """Return the links between ranks, which the first call of a job measures; all ranks call this.
+    """Return the links between ranks, which are measured once; all ranks call this.
+
+    The first call of a job measures them, and the first one after `forget_links`.
 
     Args:
         transport: connections to the other ranks.
@@ -40,6 +43,11 @@ def links_of_job(transport: Transport, control: Control) -> LinkRates:
     return _known_links()[job]
 
 
+def forget_links() -> None:
+    """Lets the next plan of this process measure links again; all ranks call this."""
+    _known_links().clear()
+
+
 @STATE.value(on_reset=OnReset.DISCARD)
 def _known_links() -> dict[tuple[int, int, int], LinkRates]:
     """Returns the links of this process's job; empty before they are measured."""
@@ -47,40 +55,67 @@ def _known_links() -> dict[tuple[int, int, int], LinkRates]:
 
 
 def measured_links(transport: Transport, control: Control) -> LinkRates:
-    """Measure links by round trips, in rounds of pairs of ranks; see `links_of_job`."""
+    """Measure links in each direction and in both, in rounds of pairs; see `links_of_job`."""
     hosts = [name or str(rank) for rank, name in enumerate(control.all_gather(host_identity()))]
-    found: dict[link_rounds.Pair, tuple[float, float]] = {}
+    found: dict[link_rounds.Pair, tuple[float, float, float]] = {}
     for pairs in link_rounds.make_rounds(hosts):
         peers = dict(pairs) | {other: first for first, other in pairs}
         peer = peers.get(control.rank)
         mine = None if peer is None else _measured_link(transport, control.rank, peer)
         everyone = control.all_gather(mine)
         found |= {pair: everyone[pair[0]] for pair in pairs}
-    latencies, byte_seconds = (
+    latencies, *byte_seconds = (
         link_rounds.spread_costs({pair: costs[i] for pair, costs in found.items()}, hosts)
-        for i in range(2)
+        for i in range(3)
     )
-    rates = np.divide(1.0, byte_seconds, out=np.zeros_like(byte_seconds), where=byte_seconds > 0)
+    rates, both = (
+        np.divide(1.0, each, out=np.zeros_like(each), where=each > 0) for each in byte_seconds
+    )
     num_links = max(np.count_nonzero(rates), 1)
-    handled = _handled(transport, control, _probe(4))
-    return LinkRates(Cluster.from_bandwidth(rates), float(latencies.sum() / num_links), *handled)
+    return LinkRates(
+        Cluster.from_bandwidth(rates),
+        float(latencies.sum() / num_links),
+        *_handled(transport, control, _probe(4)),
+        Cluster.from_bandwidth(np.minimum(rates, both)),
+    )
 
 
-def _measured_link(transport: Transport, rank: int, peer: int) -> tuple[float, float]:
-    """Return the seconds of an empty message and of a byte, the same on both ranks."""
-    is_first = rank < peer
+def _measured_link(transport: Transport, rank: int, peer: int) -> tuple[float, float, float]:
+    """Return the seconds of an empty message, and of a byte in one direction and in both.
+
+    They are the same on both ranks: those of the slower direction.
+    """
+    is_first, empty = rank < peer, _probe(4)
+
+    def slowest(seconds: Sequence[float]) -> float:
+        """Return the shortest of repetitions, each of which takes as long as on the slower rank."""
+        mine = tf.constant(seconds, tf.float64)
+        transport.send(mine, peer, "probe seconds")
+        theirs = transport.receive(mine.dtype, mine.shape, peer, "probe seconds")
+        return float(tf.reduce_min(tf.maximum(mine, theirs)))
+
+    def round_trip(num_bytes: int, sends: bool) -> float:
+        """Return the seconds until an empty answer; 0 on the rank that answers."""
+        probe = _probe(num_bytes)
+        trips = [_round_trip(transport, probe, empty, peer, sends) for _ in range(_TRIPS)]
+        return min(trips) if sends else 0.0
 
     def one_way(num_bytes: int) -> float:
-        probe = _probe(num_bytes)
-        trips = [_round_trip(transport, probe, peer, is_first) for _ in range(_REPEATS)]
-        if not is_first:  # both go on with the same size
-            return float(transport.receive(tf.float64, [1], peer, "probe seconds")[0])
-        seconds = min(trips) / 2
-        transport.send(tf.constant([seconds], tf.float64), peer, "probe seconds")
-        return seconds
+        seconds = slowest(
+            [sum(round_trip(num_bytes, sends is is_first) for sends in (True, False))]
+        )
+        return max(seconds - latency, seconds / 2)
 
-    latency = one_way(4)
-    return latency, 1 / lasting_rate(one_way)
+    def both_ways(num_bytes: int) -> float:
+        probe, seconds = _probe(num_bytes), []
+        for _ in range(_TRIPS):
+            _exchange(transport, empty, peer)  # a common start
+            seconds.append(_exchange(transport, probe, peer))
+        return slowest(seconds)
+
+    latency = 0.0
+    latency = one_way(4) / 2
+    return latency, 1 / lasting_rate(one_way), 1 / lasting_rate(both_ways)
 
 
 def with_measured_all_reduce(cluster: Cluster, transport: Transport, control: Control) -> Cluster:
@@ -180,13 +215,21 @@ def _handled(transport: Transport, control: Control, probe: Any) -> tuple[float,
     return float(sending), float(receiving)
 
 
-def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:
+def _round_trip(transport: Transport, probe: Any, answer: Any, peer: int, sends: bool) -> float:
     start = time.perf_counter()
-    if is_first:
+    if sends:
         transport.send(probe, peer, "probe")
+        transport.receive(answer.dtype, answer.shape, peer, "answer")
+    else:
+        transport.receive(probe.dtype, probe.shape, peer, "probe")
+        transport.send(answer, peer, "answer")
+    return time.perf_counter() - start
+
+
+def _exchange(transport: Transport, probe: Any, peer: int) -> float:
+    start = time.perf_counter()
+    transport.send(probe, peer, "probe")
     transport.receive(probe.dtype, probe.shape, peer, "probe")
-    if not is_first:
-        transport.send(probe, peer, "probe")
     return time.perf_counter() - start
 
 

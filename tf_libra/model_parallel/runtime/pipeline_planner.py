@@ -121,7 +121,7 @@ class PipelinePlanner:
         mine = profiling.measured_layers(traces, call_arguments, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = links_of_job(transport, control)
-        cluster = with_measured_all_reduce(links.cluster, transport, control)
+        cluster = with_measured_all_reduce(links.for_both_ways(), transport, control)
         links = replace(links, cluster=cluster)
         memory = [
             limit_bytes
