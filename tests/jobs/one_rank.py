@@ -382,7 +382,9 @@ if harness.SIZE == 2:  # more ranks change nothing
     for chosen in ("spp", "deeppool"):
         cases.add(
             f"compared {chosen}",
-            lambda chosen=chosen: compared(models.mlp, chosen, allow=(), families=FAMILIES),
+            lambda chosen=chosen: compared(
+                models.mlp, chosen, allow=(), families=FAMILIES, remeasures=True
+            ),
         )
         cases.add(f"next {chosen}", lambda chosen=chosen: next_plan(chosen))
     cases(large)

@@ -109,12 +109,14 @@ def compared(
     far_faster=float("inf"),
     families=("one-rank",),
     evaluates=False,
+    remeasures=False,
     **options,
 ):
     """Trains through trials of data parallelism and other families; `chosen` wins.
 
     Which of them is faster depends on the machine, and so does whether one is far faster.
-    With `evaluates`, the last rank alone calls the step in between, with a flag.
+    With `evaluates`, the last rank alone calls the step in between, with a flag. With `remeasures`,
+    every trial contradicts its prediction, and links are measured again.
     """
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
@@ -129,7 +131,8 @@ def compared(
         traced_sizes.append(batch[0].shape[0])
         return trained.step(*batch) if training else loss(*batch)
 
-    with every_family_in_trials(chosen, far_faster):
+    contradicts = mock.patch.object(family_candidates, "contradicts_links", lambda *_: remeasures)
+    with every_family_in_trials(chosen, far_faster), contradicts:
         step = tf_libra.optimize(strategy, max_tuning_steps=38, tuning=steady, **options)(traced)
         num_settled = 0
         for batch in batches(MAX_STEPS, SAMPLES):
@@ -153,6 +156,7 @@ def compared(
         "number": step._training._step.step_number,
         "explained": step.explain(),
         "loss": float(result["loss"]),
+        "remeasured": step._training._has_measured_links,
         "was_current": all(np.array_equal(values[name], before_sync[name]) for name in values),
     }
 

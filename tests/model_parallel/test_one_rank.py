@@ -327,7 +327,7 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
     for rank in range(trained.world_size):
         value = trained.value(case, rank)
         assert value["settled"] and value["plan"] == plan, value["explained"]
-        assert value["was_current"]
+        assert value["was_current"] and value["remeasured"]
         first, *others = value["traced_sizes"]
         assert first == share and len(set(others)) == len(others)
         losses.append(value["loss"])

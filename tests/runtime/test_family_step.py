@@ -82,7 +82,8 @@ class Other:
     is_method = is_tried = is_undoable = False
     settled = True
     undo_seconds = 0.0
-    predicted_seconds = None
+    predicted_seconds: float | None = None
+    link_share = 0.0
     plan: Any = None
     computation = ""
     state = TuningState(Phase.RUN)
@@ -91,6 +92,13 @@ class Other:
         self.step_number = 0
         self.fails = False
         self.undoable: list[bool] = []  # by step
+        self.num_measured = self.num_forgotten = 0
+
+    def measure_links_again(self) -> None:
+        self.num_measured += 1
+
+    def forget_links(self) -> None:
+        self.num_forgotten += 1
 
     def explain(self) -> str:
         return ""
@@ -354,7 +362,7 @@ def test_repeated_trials_time_data_parallelism_before_they_compare(
         patch.setattr(FamilyWatch, "has_drifted", lambda *_: True)
         train(tried, 1)
     train(tried, 4)
-    assert not checks
+    assert not checks and other.num_forgotten == 1
     train(tried, 1)
     assert checks == [(5, True)]
 
@@ -425,3 +433,54 @@ def test_share_of_trials_falls_while_training_goes_on(
     first.rendezvous.is_over = True
     train(tried, 1)
     assert cost_of_trials(tried).num_steps == 1
+
+
+def set_times(
+    first: DataParallelism, other: Other, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lets a step of data parallelism take 1 ms, and one of the other strategy `seconds`."""
+    step = other.step
+
+    def timed(*args: Any) -> str:
+        first.now += seconds
+        return step(*args)
+
+    monkeypatch.setattr(other, "step", timed)
+    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "link_share", "is_measured"),
+    [(1e-3, 0.5, True), (4e-3, 0.5, True), (2.2e-3, 0.5, False), (1e-3, 0.1, False)],
+)
+def test_links_are_measured_once_more_if_a_trial_contradicts_its_prediction(
+    predicted: float,
+    link_share: float,
+    is_measured: bool,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The contradicted strategy and the fastest one have other turns."""
+    set_times(first, other, 2e-3, monkeypatch)
+    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
+    monkeypatch.setattr(other, "predicted_seconds", predicted)
+    monkeypatch.setattr(other, "link_share", link_share)
+    train(tried, 33)
+    assert other.num_measured == is_measured and tried.settled is not is_measured
+    train(tried, 32 * is_measured)
+    assert tried.settled and tried._chosen == FIRST and other.num_measured == is_measured
+    assert tried._medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
+
+
+def test_links_are_not_measured_again_without_steps_for_turns(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_times(first, other, 2e-3, monkeypatch)
+    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
+    monkeypatch.setattr(other, "predicted_seconds", 1e-3)
+    monkeypatch.setattr(other, "link_share", 0.5)
+    limit_trials(monkeypatch, max_steps=40)
+    train(tried, 33)
+    assert tried.settled and not other.num_measured

@@ -28,7 +28,13 @@ from tf_libra.runtime.family_prediction import (
     measure_layers,
     predict_families,
 )
-from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, HOPELESS, SURPLUS
+from tf_libra.runtime.family_trials import (
+    FAR_FASTER,
+    FIRST,
+    HOPELESS,
+    SURPLUS,
+    contradicts_links,
+)
 from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.runtime.strategy_kinds import (
     StrategyKind,
@@ -163,6 +169,26 @@ class FamilyCandidates:
         self._repeated -= self.slow
         self.slow = set()
         self._usual = math.inf
+
+    def forget_links(self) -> None:
+        """Lets later plans measure links again, on all ranks."""
+        for step in self.steps.values():
+            step.forget_links()
+
+    def contradicted(self, medians: Mapping[str, float]) -> list[str]:
+        """Returns strategies whose steps contradict the links of their plans, on all ranks alike.
+
+        Args:
+            medians: measured steps, by name.
+        """
+        plans = {name: self.eligible[name] for name in medians if name in self.eligible}
+        seconds = {name: step.predicted_seconds for name, step in plans.items()}
+        found = [
+            name
+            for name, predicted in seconds.items()
+            if predicted and contradicts_links(medians[name], predicted, plans[name].link_share)
+        ]
+        return list(self._first.exchange(found)[0])  # rank 0 may know more
 
     def leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
         """Leaves out a strategy; a slow one until step times change."""

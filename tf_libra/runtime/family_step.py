@@ -103,6 +103,7 @@ class FamilyStep:
         self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
         self._num_measured: defaultdict[str, int] = defaultdict(int)  # steps of measurements
         self._is_chosen = False
+        self._has_measured_links = False
         self._untimed = ""  # why the strategy is chosen by prediction, in a clause
 
     def _number_steps_from(self, number: int) -> None:
@@ -322,6 +323,7 @@ class FamilyStep:
         has_drifted, *_ = self._first.exchange(verdict)
         if has_drifted:
             self._log("step times have changed, and strategies are compared again")
+            self._candidates.forget_links()
             self._begin_trials(is_repeated=True)
         return bool(has_drifted)
 
@@ -386,9 +388,29 @@ class FamilyStep:
             self._active = self._turns.next
             return True
         if self._turns.have_begun:
-            self._medians = combine_ranks(self._first.exchange(self._turns.seconds))
+            self._medians |= combine_ranks(self._first.exchange(self._turns.seconds))
+            if self._begin_turns_again():
+                return True
         self._choose(self._fastest)
         return False
+
+    def _begin_turns_again(self) -> bool:
+        """Returns whether strategies have other turns, with links measured again, which is once."""
+        if self._has_measured_links or self._clock.is_short:
+            return False
+        names = self._candidates.contradicted(self._medians)
+        if not names:
+            return False
+        turns = tuple(dict.fromkeys((self._fastest, *names)))
+        if len(turns) > most_strategies(self._clock.steps_left):
+            return False
+        self._has_measured_links = True
+        for name in names:
+            self._log(f"{name} contradicts its prediction, and links are measured again")
+            self._candidates.steps[name].measure_links_again()
+        self._turns = Turns(turns, self._clock.steps_left)
+        self._active = self._turns.next
+        return True
 
     def _is_short(self) -> bool:
         """Returns whether too few steps are left for turns, and then chooses by prediction."""

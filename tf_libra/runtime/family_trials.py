@@ -25,6 +25,10 @@ MAX_MEASURED_PER_RANK = 50
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
 _LEAST_STEPS_PER_TURN = 3
+CONTRADICTION = 1.15
+"""Ratio of a step in trials to its prediction from which on links are measured again."""
+LEAST_LINK_SHARE = 0.25
+"""Share of a predicted step that waits for links from which on links may explain this ratio."""
 REFERENCE_STEPS = 5
 """Steps of data parallelism that are timed before repeated trials. The first does not count."""
 
@@ -134,6 +138,18 @@ class Turns:
         self.seconds.pop(name, None)
         if len(self.seconds) < 2:
             self.end()
+
+
+def contradicts_links(measured: float, predicted: float, link_share: float) -> bool:
+    """Returns whether a step shows that links are not as measured.
+
+    Args:
+      measured: seconds of the step.
+      predicted: predicted seconds.
+      link_share: share of these in which ranks wait for links.
+    """
+    ratio = max(measured, predicted) / min(measured, predicted)
+    return ratio > CONTRADICTION and link_share >= LEAST_LINK_SHARE
 
 
 def count_trials(num_strategies: int) -> int:

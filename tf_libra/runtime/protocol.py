@@ -155,6 +155,19 @@ class CandidateStep(TrainingStep, Protocol):
         ...
 
     @property
+    def link_share(self) -> float:
+        """Share of the predicted step in which ranks wait for links; 0 if unknown."""
+        ...
+
+    def measure_links_again(self) -> None:
+        """Plans the next step again, with links that are measured before it; all ranks call it."""
+        ...
+
+    def forget_links(self) -> None:
+        """Lets a later plan measure links again; all ranks call it."""
+        ...
+
+    @property
     def bound_variables(self) -> dict[int, "BoundVariable"]:
         """The variables, by key, that a step may use, once `rejects` has returned None."""
         ...

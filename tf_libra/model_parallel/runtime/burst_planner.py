@@ -105,6 +105,20 @@ class BurstPlanner:
         """See `Planner`."""
         return None if self.plan is None else self.plan.iteration_seconds
 
+    @property
+    def link_share(self) -> float:
+        """See `Planner`; known on rank 0 alone."""
+        if self._scaling is None or self.plan is None:
+            return 0.0
+        columns = [self._scaling.device_counts.index(count) for count in self.plan.num_devices]
+        compute = self._scaling.compute_seconds[range(len(columns)), columns].sum()
+        return max(1 - float(compute) / self.plan.iteration_seconds, 0.0)
+
+    def replan(self) -> None:
+        """See `Planner`. Layers have been measured."""
+        if self._user_plan is None:
+            self._layout = None
+
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if a possible number of ranks does not divide the global batch."""
         batch = examples_per_rank * num_ranks

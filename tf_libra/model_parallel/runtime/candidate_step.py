@@ -26,7 +26,7 @@ from tf_libra.model_parallel.capture.sparse_updates import find_use_of_rows
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.partition.guarded_calls import guarded_calls
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
-from tf_libra.model_parallel.profiling import layer_benchmark
+from tf_libra.model_parallel.profiling import layer_benchmark, link_benchmark
 from tf_libra.model_parallel.runtime.agreement import AgreeingControl
 from tf_libra.model_parallel.runtime.planner_protocol import reject_tensorflow_strategies
 from tf_libra.model_parallel.runtime.staged_step import Prepared, StagedTraining
@@ -72,6 +72,21 @@ class CandidateTraining(StagedTraining):
     def predicted_seconds(self) -> float | None:
         """See `CandidateStep`."""
         return self._planner.predicted_seconds
+
+    @property
+    def link_share(self) -> float:
+        """See `CandidateStep`."""
+        return self._planner.link_share
+
+    def measure_links_again(self) -> None:
+        """See `CandidateStep`."""
+        self.forget_links()
+        self._planner.replan()
+        self._has_run_plan = False  # ranks agree when they prepare the next step
+
+    def forget_links(self) -> None:
+        """See `CandidateStep`."""
+        link_benchmark.forget_links()
 
     # Before it is tried.
 

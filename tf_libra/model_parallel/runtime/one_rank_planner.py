@@ -54,6 +54,14 @@ class OneRankPlanner:
         """See `Planner`: unknown, since measured computation leaves out transfers."""
         return None
 
+    @property
+    def link_share(self) -> float:
+        """See `Planner`."""
+        return 0.0
+
+    def replan(self) -> None:
+        """See `Planner`. The rank does not depend on links."""
+
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if the job has no requested rank, or another number of ranks."""
         if self._user_plan is not None and self._user_plan.num_workers != num_ranks:

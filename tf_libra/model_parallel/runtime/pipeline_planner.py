@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
@@ -14,6 +16,7 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.planning.link_rates import LinkRates
 from tf_libra.model_parallel.planning.pipeline import (
     PipelineStrategy,
     make_pipeline_plans,
@@ -38,6 +41,8 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 # Most partitions whose stages are measured; planning stops earlier at a measured partition.
 _MOST_CUTS = 3
+# Bytes per second of links that no step waits for.
+_ENDLESS_RATE = 1e18
 
 
 class PipelinePlanner:
@@ -67,11 +72,25 @@ class PipelinePlanner:
         self._layout: Layout | None = None
         self._measuring = Measuring(self._tell)
         self._first: _First | None = None
+        self._is_outdated = False
 
     @property
     def predicted_seconds(self) -> float | None:
         """See `Planner`."""
         return None if self.plan is None else self.plan.predicted_seconds
+
+    @property
+    def link_share(self) -> float:
+        """See `Planner`."""
+        if self.plan is None or self._layers is None or not self.plan.predicted_seconds:
+            return 0.0
+        endless = Cluster.from_bandwidth(np.full([self.plan.num_devices] * 2, _ENDLESS_RATE))
+        computed = simulate_pipeline(self._layers, self.plan, endless).iteration_seconds
+        return 1 - computed / self.plan.predicted_seconds
+
+    def replan(self) -> None:
+        """See `Planner`. Layers have been measured."""
+        self._is_outdated = self._user_plan is None
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """See `Planner`; chooses the number of microbatches if the strategy leaves it open."""
@@ -120,15 +139,8 @@ class PipelinePlanner:
         reporter.on_activity(Phase.MEASURE)
         mine = profiling.measured_layers(traces, call_arguments, self.num_microbatches)
         layers = profiling.averaged(mine, control)
-        links = links_of_job(transport, control)
-        cluster = with_measured_all_reduce(links.for_both_ways(), transport, control)
-        links = replace(links, cluster=cluster)
-        memory = [
-            limit_bytes
-            for limit_bytes in control.all_gather(self._strategy.memory_bytes)
-            if limit_bytes is not None
-        ]
-        cluster = replace(cluster, memory_bytes=min(memory, default=None))
+        first = _First(traces, control, transport, reporter)
+        cluster, links = self._measure_links(first)
         check_layers_fit(layers, cluster)
         plan = self._planned(traces, layers, cluster, control)
         layout = Layout.from_pipeline_plan(plan)
@@ -142,13 +154,47 @@ class PipelinePlanner:
             layers = profiling.averaged(mine, control)
             plan = self._planned(traces, layers, cluster, control)
             layout = Layout.from_pipeline_plan(plan)
+        self._adopt(first, plan, layers, cluster, links)
+
+    def _measure_links(self, first: "_First") -> tuple[Cluster, LinkRates]:
+        """Return links with the memory of devices, and their latencies; all ranks call this."""
+        transport, control = first.transport, first.control
+        links = links_of_job(transport, control)
+        cluster = with_measured_all_reduce(links.for_both_ways(), transport, control)
+        links = replace(links, cluster=cluster)
+        memory = [
+            limit_bytes
+            for limit_bytes in control.all_gather(self._strategy.memory_bytes)
+            if limit_bytes is not None
+        ]
+        return replace(cluster, memory_bytes=min(memory, default=None)), links
+
+    def _replan(self) -> None:
+        """Plan again for the measured layers."""
+        first, layers = self._first, self._layers
+        assert first is not None and layers is not None
+        cluster, links = self._measure_links(first)
+        plan = self._planned(first.traces, layers, cluster, first.control)
+        self._adopt(first, plan, layers, cluster, links)
+
+    def _adopt(
+        self,
+        first: "_First",
+        plan: PipelinePlan,
+        layers: LayerGraph,
+        cluster: Cluster,
+        links: LinkRates,
+    ) -> None:
+        """Go on with a plan, under which the next steps are measured."""
+        traces, control, _, reporter = first
+        layout = Layout.from_pipeline_plan(plan)
         groups: Any = None
         if control.rank == 0:
             groups = groups_of(traces.partition(layout.starts), plan, layers, links)
         groups = tuple(tuple(map(tuple, group)) for group in control.broadcast(groups))
         self._layout = replace(layout, groups=groups)
         self.plan, self._layers, self._cluster = plan, layers, cluster
-        self._first = _First(traces, control, reporter)
+        self._first, self._measuring = first, Measuring(self._tell)
         reporter.on_idle()
         reporter.write_files(partial(pipeline_report.write_planned, layers, cluster, plan))
         if control.rank == 0:
@@ -185,6 +231,9 @@ class PipelinePlanner:
 
     def next_layout(self) -> Layout:
         """See `Planner`."""
+        if self._is_outdated:
+            self._is_outdated = False
+            self._replan()
         assert self._layout is not None
         return self._layout
 
@@ -231,12 +280,12 @@ class PipelinePlanner:
         return pipeline_report.explained(name, *made, typical, groups, compared)
 
 
-@dataclass(frozen=True)
-class _First:
+class _First(NamedTuple):
     """Inputs of planning: traces, connections to other ranks, and the reporter."""
 
     traces: SizedTraces
     control: Control
+    transport: Transport
     reporter: RunReporter
 
 

@@ -46,6 +46,11 @@ class Planner(Protocol):
         ...
 
     @property
+    def link_share(self) -> float:
+        """Share of the predicted step in which ranks wait for links; 0 if unknown."""
+        ...
+
+    @property
     def has_branches(self) -> bool:
         """True if plans may contain branches; an op that joins branches is then a layer."""
         ...
@@ -80,6 +85,10 @@ class Planner(Protocol):
 
     def next_layout(self) -> Layout:
         """Return the layout of the next step; all ranks call this before each step."""
+        ...
+
+    def replan(self) -> None:
+        """Plan the next step again, with links as measured then; all ranks call this."""
         ...
 
     def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
