@@ -484,3 +484,18 @@ def test_links_are_not_measured_again_without_steps_for_turns(
     limit_trials(monkeypatch, max_steps=40)
     train(tried, 33)
     assert tried.settled and not other.num_measured
+
+
+def test_trials_that_take_too_long_after_links_were_measured_again_keep_the_first_times(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_times(first, other, 2e-3, monkeypatch)
+    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
+    monkeypatch.setattr(other, "predicted_seconds", 1e-3)
+    monkeypatch.setattr(other, "link_share", 0.5)
+    train(tried, 33)
+    assert other.num_measured == 1 and not tried.settled
+    limit_trials(monkeypatch, max_seconds=1e-9)
+    train(tried, 1)
+    assert tried.settled and tried._chosen == FIRST and not tried._candidates.left_out
+    assert tried._medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)

@@ -268,6 +268,8 @@ class FamilyStep:
         """Lets only strategies be chosen that are timed, or predicted if fewer than two are."""
         timed = [name for name, seconds in self._turns.seconds.items() if seconds]
         self._turns.end()
+        if self._medians:  # of other turns, which are known
+            return
         if len(timed) < 2:
             self._untimed = self._clock.describe_late()
             timed = self._candidates.verified
