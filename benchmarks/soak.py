@@ -2,6 +2,7 @@
 
     python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json
     python -m benchmarks.soak --np 4 --steps 2000 --stages 3 --json build/soak_pipeline.json
+    python -m benchmarks.soak --np 4 --steps 2000 --shard_updates overlap
 
 With `--stages` the ranks run a pipeline of so many stages, with four microbatches in every step.
 Every few steps a rank, each on its own, pauses for a moment, so that ranks arrive in every order.
@@ -65,6 +66,7 @@ def _work() -> int:
 
     import tf_libra
     from tf_libra.backends import engine as engine_lib
+    from tf_libra.specs.telemetry import gathers_among
 
     tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -75,7 +77,9 @@ def _work() -> int:
     stages = _STAGES.value
     if stages is None:
         libra = tf_libra.strategies.Libra(threads=(1, 2))
-        step = tf_libra.optimize(libra, tuning=tf_libra.Tuning(max_seconds=600))(plain_step)
+        tuning = tf_libra.Tuning(max_seconds=600)
+        decorate = tf_libra.optimize(libra, tuning=tuning, shard_updates=_SHARD_UPDATES.value)
+        step = decorate(plain_step)
     else:
         spp = tf_libra.strategies.Spp(num_microbatches=_MICROBATCHES, num_stages=stages)
         step = tf_libra.optimize(spp)(plain_step)
@@ -94,7 +98,8 @@ def _work() -> int:
         if stages is not None:
             continue
         if settled:  # nothing else drains telemetry any more
-            executed += len(engine_lib.running().drain_telemetry())
+            drained = engine_lib.running().drain_telemetry()
+            executed += len(drained) - len(gathers_among(drained))
             planned += len(step.plan.groups)
         elif step.settled:
             engine_lib.running().drain_telemetry()
@@ -147,7 +152,7 @@ def _work() -> int:
 
 
 def _model(tf: Any) -> tuple[list[Any], Any]:
-    """Dense layers in float64 and their training step."""
+    """Dense layers in float64 and their training step, with momentum."""
     import tf_libra
 
     random = np.random.default_rng(7)
@@ -157,6 +162,7 @@ def _model(tf: Any) -> tuple[list[Any], Any]:
         weights.append(tf.Variable(values, name=f"w{layer}"))
         weights.append(tf.Variable(np.zeros(columns), name=f"b{layer}"))
         rows = columns
+    slots = [tf.Variable(tf.zeros_like(weight), trainable=False) for weight in weights]
 
     @tf.function
     def step(inputs: Any, labels: Any) -> Any:
@@ -166,8 +172,10 @@ def _model(tf: Any) -> tuple[list[Any], Any]:
                 hidden = tf.nn.tanh(hidden @ weights[layer] + weights[layer + 1])
                 hidden = tf_libra.boundary(hidden)  # without a pipeline nothing
             loss = tf.reduce_mean((hidden - labels) ** 2)
-        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            weight.assign_sub(0.1 * gradient)
+        gradients = tape.gradient(loss, weights)
+        for weight, slot, gradient in zip(weights, slots, gradients, strict=True):
+            slot.assign(0.9 * slot + gradient)
+            weight.assign_sub(0.01 * slot)
         return loss
 
     return weights, step
@@ -214,6 +222,9 @@ if __name__ == "__main__":
     )
     _STAGES = flags.DEFINE_integer(
         "stages", None, "Of a pipeline; default: data parallelism.", lower_bound=1
+    )
+    _SHARD_UPDATES = flags.DEFINE_enum(
+        "shard_updates", "auto", ["auto", "overlap"], "Option of data parallelism."
     )
     _JSON = flags.DEFINE_string("json", None, "File to write the outcome to.")
     _WORKER = flags.DEFINE_bool("worker", False, "Set for the workers that this starts.")

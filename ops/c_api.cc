@@ -21,6 +21,7 @@
 #include "ops/lanes/wire_format.h"
 #include "ops/pending_gathers.h"
 #include "ops/profiler_events.h"
+#include "ops/weight_backups.h"
 
 namespace tf_libra {
 namespace {
@@ -362,6 +363,13 @@ int TfLibraAbort(const char* reason) {
 
 int TfLibraAwaitGathers(double seconds) {
   return Guarded([&] { return tf_libra::PendingGathers::Global().AwaitAll(seconds); });
+}
+
+int TfLibraRestoreWeights() {
+  return Guarded([] {
+    tf_libra::WeightBackups::Global().Restore();
+    return Status();
+  });
 }
 
 int TfLibraClose(const char* why) {

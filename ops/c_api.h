@@ -80,6 +80,10 @@ int TfLibraTakeExecuted(const char* function, const char** json);
 // the engine started. DeadlineExceeded: none has ended for `seconds`. Needs no engine.
 int TfLibraAwaitGathers(double seconds);
 
+// Undoes the updates of weights that have not been gathered since, when a step has failed. Needs no
+// engine; no step may be running.
+int TfLibraRestoreWeights();
+
 // The seconds that this thread needs to round a byte of float32 to `wire_dtype`, "float16" or
 // "bfloat16", and back, with error feedback if it is not 0; needs no engine.
 int TfLibraRoundingSeconds(const char* wire_dtype, int error_feedback, double* seconds);

@@ -10,6 +10,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/owned_slot.h"
 #include "ops/pending_gathers.h"
+#include "ops/weight_backups.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -37,10 +38,11 @@ struct Gathered {
   }
 
   // With each mutex locked, when tensors are half gathered: reads fail, and an assignment succeeds,
-  // as for a variable that has never had a value.
+  // as for a variable that has never had a value. Slots keep their owned parts.
   void Lose() {
     wholes.clear();
     for (const auto& variable : variables) {
+      if (SlotOf(variable.get()) != nullptr) continue;
       *variable->tensor() = Tensor(tensorflow::DT_INVALID);
       variable->is_initialized = false;
     }
@@ -119,6 +121,7 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     const auto gathered = std::make_shared<Gathered>();
     OP_REQUIRES_OK_ASYNC(context, LookUp(context, gathered.get()), done);
     gathered->wholes.resize(gathered->variables.size());
+    WeightBackups::Global().Drop(gathered->variables);
     if (in_background_) return StartInBackground(context, engine.get(), gathered, done);
     for (size_t i = 0; i < gathered->variables.size(); ++i) {
       Var* const variable = gathered->variables[i].get();
@@ -127,13 +130,12 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     }
     AllReduceRequest request = RequestOf(*gathered);
     request.done = [context, done, gathered](const Status& status) {
-      if (status.ok()) {
+      {
         LockedVariables locked;
         locked.Lock(gathered->variables);
-        gathered->Assign();
-      } else {
-        context->SetStatus(ToTensorFlow(kOp, status));
+        status.ok() ? gathered->Assign() : gathered->Lose();
       }
+      if (!status.ok()) context->SetStatus(ToTensorFlow(kOp, status));
       done();
     };
     engine->AllReduce(std::move(request));  // throws nothing

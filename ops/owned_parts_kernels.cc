@@ -11,6 +11,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/lanes/owned_parts.h"
 #include "ops/owned_slot.h"
+#include "ops/weight_backups.h"
 #include "tensorflow/core/framework/bfloat16.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -105,16 +106,18 @@ class LibraAssignOwnedKernel : public OpKernel {
                                         tensorflow::DataTypeToEnum<T>::value, &variable));
     const tensorflow::mutex_lock lock(*variable->mu());
     const Tensor& value = context->input(1);
-    char* data = nullptr;
-    size_t num_bytes = 0;
-    OP_REQUIRES_OK(context,
-                   ChangePart(context, *engine, is_slot_, variable.get(), &data, &num_bytes));
-    const int64_t size = num_bytes / sizeof(T);
+    ChangedPart changed;
+    OP_REQUIRES_OK(context, ChangePart(context, *engine, is_slot_, variable.get(), &changed));
+    const int64_t size = changed.num_bytes / sizeof(T);
     OP_REQUIRES(
         context, value.NumElements() == size || value.NumElements() == 1,
         absl::InvalidArgumentError(absl::StrCat("LibraAssignOwned: the value must have 1 or ", size,
                                                 " elements, got ", value.NumElements())));
-    T* const part = reinterpret_cast<T*>(data);
+    if (changed.backup != nullptr) {
+      std::memcpy(changed.backup, changed.data, changed.num_bytes);
+      WeightBackups::Global().Complete(variable.get());
+    }
+    T* const part = reinterpret_cast<T*>(changed.data);
     const T* const from = static_cast<const T*>(value.data());
     const bool is_scalar = value.NumElements() != size;
     // One loop each, which the compiler can write with vector instructions.

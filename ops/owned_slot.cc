@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/weight_backups.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
@@ -81,7 +82,7 @@ absl::Status KeepPart(OpKernelContext* context, const Engine& engine, Var* varia
 }
 
 absl::Status ChangePart(OpKernelContext* context, const Engine& engine, bool is_slot, Var* variable,
-                        char** data, size_t* num_bytes) {
+                        ChangedPart* part) {
   Tensor* tensor = variable->tensor();
   ByteRange bytes;
   if (is_slot) {
@@ -90,6 +91,7 @@ absl::Status ChangePart(OpKernelContext* context, const Engine& engine, bool is_
     bytes = {0, tensor->TotalBytes()};
   } else {
     bytes = OwnedBytes(engine, tensor->NumElements(), tensorflow::DataTypeSize(tensor->dtype()));
+    TF_RETURN_IF_ERROR(WeightBackups::Global().Add(context, variable, bytes, &part->backup));
   }
   if (!tensor->RefCountIsOne()) {  // its present value is still read
     Tensor copy;
@@ -97,8 +99,8 @@ absl::Status ChangePart(OpKernelContext* context, const Engine& engine, bool is_
     if (copy.TotalBytes() > 0) std::memcpy(copy.data(), tensor->data(), copy.TotalBytes());
     *tensor = copy;
   }
-  *data = static_cast<char*>(tensor->data()) + bytes.begin;
-  *num_bytes = bytes.size();
+  part->data = static_cast<char*>(tensor->data()) + bytes.begin;
+  part->num_bytes = bytes.size();
   return absl::OkStatus();
 }
 

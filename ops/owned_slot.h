@@ -51,10 +51,16 @@ absl::Status CopyPart(tensorflow::OpKernelContext* context, const tensorflow::Te
 absl::Status KeepPart(tensorflow::OpKernelContext* context, const Engine& engine,
                       tensorflow::Var* variable);
 
-// Finds the owned part of a slot or weight, to be changed in place: what holds the present value
-// keeps it. The variable's mutex is locked.
+// The owned part of a slot or weight, to be changed in place.
+struct ChangedPart {
+  char* data = nullptr;
+  size_t num_bytes = 0;
+  char* backup = nullptr;  // to be filled with the part before it changes, unless null
+};
+
+// Finds the owned part: what holds the present value keeps it. The variable's mutex is locked.
 absl::Status ChangePart(tensorflow::OpKernelContext* context, const Engine& engine, bool is_slot,
-                        tensorflow::Var* variable, char** data, size_t* num_bytes);
+                        tensorflow::Var* variable, ChangedPart* part);
 
 // Variables that stay locked, so that whatever reads or writes them waits. TensorFlow's mutex is
 // one of Abseil, which another thread may unlock (outside of Abseil's debug builds).

@@ -9,6 +9,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/owned_slot.h"
 #include "ops/update_program.h"
+#include "ops/weight_backups.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -50,18 +51,18 @@ class LibraUpdateOwnedKernel : public OpKernel {
     }
     LockedVariables locked;
     locked.Lock(variables);
-    std::vector<float*> parts;
+    std::vector<float*> parts, backups;
     size_t num_bytes = 0;
     for (size_t i = 0; i < variables.size(); ++i) {
-      char* data = nullptr;
-      const size_t expected = num_bytes;
-      OP_REQUIRES_OK(context, ChangePart(context, *engine, is_slot_[i], variables[i].get(), &data,
-                                         &num_bytes));
-      OP_REQUIRES(context, i == 0 || num_bytes == expected,
+      ChangedPart part;
+      OP_REQUIRES_OK(context, ChangePart(context, *engine, is_slot_[i], variables[i].get(), &part));
+      OP_REQUIRES(context, i == 0 || part.num_bytes == num_bytes,
                   absl::InvalidArgumentError(
-                      absl::StrCat(kOp, ": variable ", i, " has ", num_bytes,
-                                   " bytes in its part, and those before have ", expected)));
-      parts.push_back(reinterpret_cast<float*>(data));
+                      absl::StrCat(kOp, ": variable ", i, " has ", part.num_bytes,
+                                   " bytes in its part, and those before have ", num_bytes)));
+      num_bytes = part.num_bytes;
+      parts.push_back(reinterpret_cast<float*>(part.data));
+      backups.push_back(reinterpret_cast<float*>(part.backup));
     }
     const int64_t size = num_bytes / sizeof(float);
     std::vector<UpdateValue> values;
@@ -79,7 +80,10 @@ class LibraUpdateOwnedKernel : public OpKernel {
     const int64_t cycles = 2 * static_cast<int64_t>(program_.num_instructions());
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         size, Scheduling::Adaptive(cycles),
-        [&](int64_t begin, int64_t end) { program_.Run(parts, values, begin, end); });
+        [&](int64_t begin, int64_t end) { program_.Run(parts, values, begin, end, backups); });
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (backups[i] != nullptr) WeightBackups::Global().Complete(variables[i].get());
+    }
   }
 
  private:

@@ -56,9 +56,10 @@ class UpdateProgram {
   static absl::Status Parse(const std::vector<int>& triples, int num_variables, int num_values,
                             UpdateProgram* program);
 
-  // Updates elements [begin, end) of all variables. Concurrent runs need disjoint elements.
+  // Updates elements [begin, end) of all variables. Concurrent runs need disjoint elements. Each
+  // variable is first copied to its backup, unless that is null; there may be none at all.
   void Run(const std::vector<float*>& variables, const std::vector<UpdateValue>& values,
-           size_t begin, size_t end) const;
+           size_t begin, size_t end, const std::vector<float*>& backups = {}) const;
 
   size_t num_instructions() const { return instructions_.size(); }
 

@@ -62,8 +62,12 @@ DOCTEST_TEST_CASE("ElementsAreUpdatedAsByLoops") {
     const std::vector<UpdateValue> values = {
         {gradient.data(), false}, {&factor, true}, {&other, true}};
     const size_t half = size / 3;
-    program.Run({m.data(), v.data(), w.data()}, values, 0, half);
-    program.Run({m.data(), v.data(), w.data()}, values, half, size);
+    const std::vector<float> before = w;
+    std::vector<float> backup(size);
+    const std::vector<float*> backups = {nullptr, nullptr, backup.data()};
+    program.Run({m.data(), v.data(), w.data()}, values, 0, half, backups);
+    program.Run({m.data(), v.data(), w.data()}, values, half, size, backups);
+    DOCTEST_CHECK_EQ(std::memcmp(backup.data(), before.data(), size * sizeof(float)), 0);
     const size_t num_bytes = size * sizeof(float);
     DOCTEST_CHECK_EQ(std::memcmp(m.data(), new_m.data(), num_bytes), 0);
     DOCTEST_CHECK_EQ(std::memcmp(v.data(), new_v.data(), num_bytes), 0);

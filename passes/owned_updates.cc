@@ -34,6 +34,12 @@ bool PassesHandle(const NodeDef& node) {
   return (node.op() == "Identity" || node.op() == "Switch") && node.input_size() > 0;
 }
 
+int NumDataInputs(const NodeDef& node) {
+  return std::count_if(node.input().begin(), node.input().end(), [](const std::string& input) {
+    return tensorflow::ParseTensorName(input).index() >= 0;
+  });
+}
+
 bool IsElementwise(const std::string& op) {
   static const auto* const kOps =
       new std::unordered_set<std::string>(absl::StrSplit(kElementwise, ' ', absl::SkipEmpty()));
@@ -241,6 +247,9 @@ void OwnedUpdates::Add(int node, int slot, int64_t size) {
   }
   if (!is_assign && !keeps_order && !IsElementwise(def.op())) {
     return Fail(node, "reads all elements");
+  }
+  if (def.op() == "AddN" && NumDataInputs(def) > 2) {
+    return Fail(node, "adds in an order that depends on whose memory it may use");
   }
   if (absl::StrContains(def.device(), "GPU")) return Fail(node, "runs on a GPU");
   if (keep_.fetched.count(def.name()) > 0 || keep_.fed.count(def.name()) > 0) {

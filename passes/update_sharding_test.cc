@@ -86,6 +86,12 @@ DOCTEST_TEST_CASE("AnotherReaderKeepsTheUpdateWhole") {
   stays([](MomentumStep* step) { step->graph.Add("Max", "norm", {"decayed", "decay"}); });
   stays([](MomentumStep* step) { step->graph.Add("Max", "norm", {"read_new_m", "decay"}); });
   stays([](MomentumStep* step) { step->graph.Add("ResourceGather", "rows", {"m", "decay"}); });
+  stays([](MomentumStep* step) {
+    step->graph.AddFloat("AddN", "sum", {"decayed", "reduce", "read_m"});
+    for (auto& node : *step->graph.def.mutable_node()) {
+      if (node.name() == "assign_m") node.set_input(1, "sum");
+    }
+  });
   stays([](MomentumStep* step) { step->keep.fetched = {"new"}; });
   stays([](MomentumStep* step) { step->keep.fetched = {"read_new_m"}; });
   stays([](MomentumStep* step) { step->report.groups[0].tensors[0].name = "another"; });

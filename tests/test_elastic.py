@@ -148,9 +148,9 @@ def story(
         dtypes=("float64",) * len(three_groups.tensor_names),
     )
     plan_file.write_text(wide.to_json())
-    # Batches come by `tf_libra.join` in one of the jobs.
-    joined = ["joined"] if request.param == "lanes" else []
-    with elastic_job(nursery, folder, "elastic.py", str(plan_file), request.param, *joined) as job:
+    # In one of the jobs, batches come by `tf_libra.join`, and ranks update their parts of weights.
+    more = ["joined", "sharded"] if request.param == "lanes" else []
+    with elastic_job(nursery, folder, "elastic.py", str(plan_file), request.param, *more) as job:
         job.lose_two()
         job.get_others()
         job.wait_for_its_end()

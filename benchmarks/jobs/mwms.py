@@ -94,7 +94,7 @@ def _steps(
         if not is_ours(name):
             steps[name] = training_step(reducing if name == "mwms" else alone)
             continue
-        options = {"broadcast_variables": "always"} | options_of(name)
+        options = {"broadcast_variables": "always", "shard_updates": False} | options_of(name)
         optimized = tf_libra.optimize(strategy_of(name), **options)
         steps[name] = optimized(training_step(reducing))
         tuning[name] = rounds.until_planned(steps[name], batch)

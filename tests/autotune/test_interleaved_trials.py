@@ -25,6 +25,7 @@ def run(
     predicted: Sequence[float] | None = None,
     error: float | None = None,
     preferred: Sequence[int] = (),
+    guarded: Sequence[int] = (),
 ) -> tuple[Race, list[int]]:
     """Races `count` plans; `seconds_of(plan, step)` is what a step takes."""
     proposed = [(plan(index), predicted[index] if predicted else None) for index in range(count)]
@@ -34,6 +35,7 @@ def run(
         seed,
         error,
         preferred=[plan(index).fingerprint for index in preferred],
+        guarded=[plan(index).fingerprint for index in guarded],
     )
     order: list[int] = []
     observation = None
@@ -65,6 +67,30 @@ def test_race_without_noise_is_won_by_the_fastest_plan(seconds: list[float], see
     if len(seconds) > 1:
         assert sorted(order[: len(seconds)]) == list(range(len(seconds)))
         assert sorted(order[len(seconds) : 2 * len(seconds)]) == list(range(len(seconds)))
+
+
+@pytest.mark.parametrize("max_steps", [3, 6, 9, 1000])
+def test_guarded_plan_wins_only_if_it_is_significantly_faster(max_steps: int) -> None:
+    """Predictions favour the guarded plan, also where steps do not."""
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        noise = random.uniform(0.97, 1.03, 5000)
+        for seconds, guarded, expected in (
+            ([0.1, 0.1, 0.1], [0], {1, 2}),
+            ([0.1, 0.1, 0.12], [0], {1}),
+            ([0.08, 0.1, 0.1], [0], {0} if max_steps == 1000 else {0, 1, 2}),
+            ([0.1, 0.2, 0.2], [0, 1, 2], {0} if max_steps == 1000 else {0, 1, 2}),
+        ):
+            result, _ = run(
+                lambda index, step, each=seconds, factor=noise: each[index] * factor[step],
+                3,
+                Budget(max_steps=max_steps),
+                seed,
+                predicted=[0.05, 0.1, 0.1],
+                error=0.1,
+                guarded=guarded,
+            )
+            assert winners(result)[0] in expected
 
 
 def test_known_plans_need_no_first_step() -> None:

@@ -1,6 +1,6 @@
 """Element-wise updates against brute force: one element changes, and all are compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_libra.capture.dataflow import traced_graph
-from tf_libra.capture.elementwise_updates import WeightUpdate, find_weight_updates
+from tf_libra.capture.elementwise_updates import (
+    EXACT_SUMS,
+    SUMS,
+    WeightUpdate,
+    find_weight_updates,
+)
 from tf_libra.internal import native
 
 SHAPES = {"kernel": (3, 4), "bias": (4,)}
@@ -28,7 +33,7 @@ def all_reduced(name: str, gradient: tf.Tensor) -> tf.Tensor:
 
 
 def find(
-    update: Update, variables: Sequence[tf.Variable], adds_sums: bool = False
+    update: Update, variables: Sequence[tf.Variable], sums: Collection[str] = frozenset()
 ) -> dict[str, WeightUpdate]:
     """Returns the updates by gradient, with indices of `variables`."""
 
@@ -43,7 +48,7 @@ def find(
     }
     names = [tensor.op.name for tensor in graph.inputs]
     results = [(output.op.name, output.value_index) for output in graph.outputs]
-    found = find_weight_updates(traced_graph.read(graph, with_sizes=True), results, adds_sums)
+    found = find_weight_updates(traced_graph.read(graph, with_sizes=True), results, sums)
     return {
         analysis.gradient: WeightUpdate(
             analysis.gradient,
@@ -165,7 +170,7 @@ def test_optimizers_of_keras_that_mix_elements(optimizer: Callable[[], Any], op:
     found = check(*with_optimizer(optimizer()))
     for analysis in found.values():
         assert analysis.mixed_by is not None and analysis.mixed_by.endswith(f"({op})")
-    of_sums = find(*with_optimizer(optimizer()), adds_sums=True)
+    of_sums = find(*with_optimizer(optimizer()), sums=SUMS)
     assert {analysis.is_elementwise for analysis in of_sums.values()} == {op == "Sum"}
 
 
@@ -244,31 +249,32 @@ def test_updates_written_by_hand_that_mix_elements(
 
 
 @pytest.mark.parametrize(
-    ("change", "is_elementwise"),
+    ("change", "is_elementwise", "is_exact"),
     [
-        (lambda g, w, s: g / tf.norm(w + s), True),
-        (lambda g, w, s: tf.clip_by_norm(g, 0.1), True),
-        (lambda g, w, s: g * tf.nn.l2_loss(g) * tf.reduce_sum(g * s, keepdims=True), True),
-        (lambda g, w, s: tf.where(tf.reduce_all(tf.math.is_finite(g)), g, 0 * g), True),
-        (lambda g, w, s: tf.where(tf.reduce_any(tf.math.is_nan(g)), 0 * g, g), True),
-        (lambda g, w, s: g * tf.reduce_sum(tf.reverse(s, [0])), False),
-        (lambda g, w, s: g * tf.reduce_sum(g, axis=-1, keepdims=True), False),
+        (lambda g, w, s: g / tf.norm(w + s), True, False),
+        (lambda g, w, s: tf.clip_by_norm(g, 0.1), True, False),
+        (lambda g, w, s: g * tf.nn.l2_loss(g) * tf.reduce_sum(g * s, keepdims=True), True, False),
+        (lambda g, w, s: tf.where(tf.reduce_all(tf.math.is_finite(g)), g, 0 * g), True, True),
+        (lambda g, w, s: tf.where(tf.reduce_any(tf.math.is_nan(g)), 0 * g, g), True, True),
+        (lambda g, w, s: g * tf.reduce_sum(tf.reverse(s, [0])), False, False),
+        (lambda g, w, s: g * tf.reduce_sum(g, axis=-1, keepdims=True), False, False),
         # One element, but of a vector, as there are other axes of one element.
-        (lambda g, w, s: g * tf.reduce_sum(tf.reshape(g, [-1, 1]), axis=0), False),
-        (lambda g, w, s: g * tf.reduce_sum(g[:, None], axis=0, keepdims=True)[0], False),
-        (lambda g, w, s: g * tf.reduce_sum(tf.reshape(g, [-1, 1]), axis=[0, 1]), True),
+        (lambda g, w, s: g * tf.reduce_sum(tf.reshape(g, [-1, 1]), axis=0), False, False),
+        (lambda g, w, s: g * tf.reduce_sum(g[:, None], axis=0, keepdims=True)[0], False, False),
+        (lambda g, w, s: g * tf.reduce_sum(tf.reshape(g, [-1, 1]), axis=[0, 1]), True, False),
     ],
 )
 def test_sums_of_all_elements_mix_nothing_if_ranks_add_them(
-    change: Callable[[Any, Any, Any], Any], is_elementwise: bool
+    change: Callable[[Any, Any, Any], Any], is_elementwise: bool, is_exact: bool
 ) -> None:
     step = HandWritten(change)
-    kernel = find(step.update, step.variables, adds_sums=True)["kernel"]
-    readers = [
-        *kernel.readers,
-        *(name for all_ in kernel.variable_readers.values() for name in all_),
-    ]
-    assert (kernel.is_elementwise and not readers) == is_elementwise
+    for sums, expected in ((SUMS, is_elementwise), (EXACT_SUMS, is_exact)):
+        kernel = find(step.update, step.variables, sums)["kernel"]
+        readers = [
+            *kernel.readers,
+            *(name for all_ in kernel.variable_readers.values() for name in all_),
+        ]
+        assert (kernel.is_elementwise and not readers) == expected
 
 
 def test_sums_are_named_by_gradients() -> None:
@@ -276,7 +282,7 @@ def test_sums_are_named_by_gradients() -> None:
         return gradient / tf.norm(slot + gradient) * tf.nn.l2_loss(gradient)
 
     step = HandWritten(change)
-    kernel = find(step.update, step.variables, adds_sums=True)["kernel"]
+    kernel = find(step.update, step.variables, sums=SUMS)["kernel"]
     assert kernel.sums == ("L2Loss of kernel", "Sum of a variable and kernel")
     assert list(kernel.variable_sums.values()) == [("Sum of a variable and kernel",)]
 

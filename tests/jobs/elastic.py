@@ -1,6 +1,7 @@
 """Trains under Horovod's elastic mode while workers come and go.
 
-`elastic.py PLAN.json ENGINE [joined]`; "joined" takes the batches by `tf_libra.join`.
+`elastic.py PLAN.json ENGINE [joined] [sharded]`; "joined" takes the batches by `tf_libra.join`,
+"sharded" lets each rank update its part of weights.
 
 Every rank has the same data, so that weights do not depend on how many there are. The first four
 workers stop after ten steps until the test lets them go on; the job ends eight steps after there
@@ -40,15 +41,16 @@ def note(document: dict[str, Any]) -> None:
 def main() -> None:
     hvd.init()
     is_joined = "joined" in sys.argv
-    model = models.HandWritten("float64", "sgd")
+    model = models.HandWritten("float64", "momentum")
     # Made for four workers.
     step = tf_libra.optimize(
         tf_libra.strategies.Libra(threads=(1, 2)),
         plan=sys.argv[1],
         engine=sys.argv[2],
         max_tuning_steps=4,
+        shard_updates="overlap" if "sharded" in sys.argv else "auto",
     )(tf.function(model.step))
-    state = tf_libra.elastic.TensorFlowState(model.variables, step=0)
+    state = tf_libra.elastic.TensorFlowState([*model.variables, *model.slots], step=0)
 
     def train_once(state: Any) -> None:
         last = None
@@ -67,6 +69,8 @@ def main() -> None:
             note({"step": state.step, "size": hvd.size(), "phase": str(step.phase)})
             if state.step % COMMIT_EVERY == 0:
                 state.commit()
+        if "sharded" in sys.argv:
+            assert "its part of 6 gradients" in " ".join(step.explain().split())
         if hvd.rank() == 0:
             plan = np.array(step.plan.to_json())
             np.savez(FOLDER / "end.npz", step=state.step, plan=plan, **model.weights())

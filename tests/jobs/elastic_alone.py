@@ -8,7 +8,7 @@ import tensorflow as tf
 
 STEPS, FILE = sys.argv[1:]
 
-model = models.HandWritten("float64", "sgd")
+model = models.HandWritten("float64", "momentum")
 step = tf.function(model.step)
 for number in range(int(STEPS)):
     step(*models.batch(number, 1, "float64"))

@@ -55,9 +55,9 @@ class HandWritten:
         self._optimizer = optimizer
         zeros = [np.zeros(v.shape, dtype) for v in self.variables]
         if optimizer != "sgd":
-            self._first = [tf.Variable(zero) for zero in zeros]
+            self.slots = [tf.Variable(zero, trainable=False) for zero in zeros]
         if optimizer == "adam":
-            self._second = [tf.Variable(zero) for zero in zeros]
+            self._second = [tf.Variable(zero, trainable=False) for zero in zeros]
             self._count = tf.Variable(np.zeros((), dtype))
 
     def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -80,15 +80,13 @@ class HandWritten:
                 variable.assign_sub(0.1 * gradient)
             return
         if self._optimizer == "momentum":
-            for variable, gradient, slot in zip(
-                self.variables, gradients, self._first, strict=True
-            ):
+            for variable, gradient, slot in zip(self.variables, gradients, self.slots, strict=True):
                 slot.assign(0.9 * slot + gradient)
                 variable.assign_sub(0.05 * slot)
             return
         self._count.assign_add(1)
         for variable, gradient, first, second in zip(
-            self.variables, gradients, self._first, self._second, strict=True
+            self.variables, gradients, self.slots, self._second, strict=True
         ):
             first.assign(0.9 * first + 0.1 * gradient)
             second.assign(0.999 * second + 0.001 * gradient**2)

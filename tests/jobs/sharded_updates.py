@@ -14,6 +14,8 @@ if __name__ == "__main__":
     differences = importlib.import_module("sharded_cases.differences")
     gathers = importlib.import_module("sharded_cases.gathers")
     importlib.import_module("sharded_cases.reads")
+    importlib.import_module("sharded_cases.failures")
+    importlib.import_module("sharded_cases.scalars")
     # A first call that fails ends the engine; cases that tune come before.
     cases.add("other_sums", lambda: differences.of_rank("sums"))
     cases.run()

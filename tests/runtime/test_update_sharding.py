@@ -212,6 +212,31 @@ def test_failed_call_leaves_weights_of_the_last_step(sharded: Job) -> None:
         assert sharded.value("failed_call", rank) == [[], "HorovodInternalError"]
 
 
+def test_call_that_fails_between_updates_leaves_weights_of_the_last_step(sharded: Job) -> None:
+    """Owners had updated their parts of other weights."""
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("failed_in_step", rank)
+        assert value["sharded"] == [True] * 3
+        assert value["different"] == []
+        assert (value["error"] == "HorovodInternalError") == (rank > 0)
+        assert value["error"]
+
+
+def test_weights_are_equal_if_data_end_between_updates(sharded: Job) -> None:
+    values = [sharded.value("end_of_data", rank) for rank in range(NUM_WORKERS)]
+    for value in values:
+        assert value["sharded"] == [True] * 3
+        assert value["weights"] == values[0]["weights"]
+
+
+def test_sums_of_more_than_two_terms_are_updated_whole(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("added", rank)
+        assert value["different"] == []
+        assert value["in_parts"] == 0
+        assert "(AddN) adds in an order" in " ".join(value["explained"].split())
+
+
 def test_ranks_that_leave_after_their_last_step_send_their_parts(sharded: Job) -> None:
     found = (sharded.folder / f"leave.{NUM_WORKERS - 1}.json").read_text()
     assert json.loads(found) == []

@@ -52,6 +52,7 @@ def race(
     known: Collection[str] = (),
     preferred: Sequence[str] = (),
     overlapping: Collection[str] = (),
+    guarded: Collection[str] = (),
 ) -> Generator[Trial, TrialResult | None, Race]:
     """Yields trials in rounds until one plan is left or the budget is spent; sent their results.
 
@@ -68,11 +69,16 @@ def race(
         significantly faster than.
       overlapping: fingerprints of plans whose gathers overlap with the next step. An unmeasured
         step precedes each of their measured steps, which so overlaps with gathers, too.
+      guarded: fingerprints of plans that win only if one of them is significantly faster than every
+        other plan.
     """
     if not candidates:
         raise ValueError("candidates must hold at least one plan, got none")
     fingerprints = [plan.fingerprint for plan, _ in candidates]
     favourites = [fingerprints.index(each) for each in preferred if each in fingerprints]
+    doubtful = {index for index, each in enumerate(fingerprints) if each in guarded}
+    if len(doubtful) == len(candidates):
+        doubtful = set()
     random = np.random.default_rng(seed)
     steps: list[tuple[int, float]] = []  # candidate and seconds, of complete rounds in time order
     running = list(range(len(candidates)))
@@ -94,15 +100,18 @@ def race(
         if num_rounds >= ROUNDS_BEFORE_ELIMINATION:
             timings = _timings_of(steps, len(candidates))
             default = _default(favourites, timings)
-            running = _eliminate(running, timings, default)
-            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings, default)
-    ranking = [*favourites[:1], *(index for index in running if index not in favourites[:1])]
+            safest = _safest(running, doubtful, timings) if default is None else default
+            running = _eliminate(running, timings, default, safest)
+            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings, safest)
+    ranking = sorted(running, key=lambda index: (index not in favourites[:1], index in doubtful))
     if num_rounds:
         timings = _timings_of(steps, len(candidates))
         winner = _default(favourites, timings)
         if winner is None:
             trusted_error = error if num_rounds >= MIN_ROUNDS else None
             predicted = [seconds for _, seconds in candidates]
+            if _safest(running, doubtful, timings) is not None:
+                running = [index for index in running if index not in doubtful]
             winner = _select(running, timings, predicted, trusted_error)
         others = (index for index in range(len(candidates)) if index != winner)
         ranking = [winner, *_by_step_time(others, timings)]
@@ -167,18 +176,38 @@ def _default(favourites: Sequence[int], timings: PairedTimings) -> int | None:
     return None
 
 
-def _eliminate(running: Sequence[int], timings: PairedTimings, default: int | None) -> list[int]:
+def _safest(
+    running: Sequence[int], doubtful: Collection[int], timings: PairedTimings
+) -> int | None:
+    """Returns the fastest plan that is not doubtful, which wins unless a doubtful one is faster.
+
+    Returns:
+      The plan; None if a doubtful one is significantly faster, or none is doubtful.
+    """
+    safe = [index for index in running if index not in doubtful]
+    if not doubtful or not safe:
+        return None
+    fastest = _by_step_time(safe, timings)[0]
+    level = error_per_comparison(len(timings.log_seconds))
+    is_slower = any(timings.p_value(fastest, index) < level for index in doubtful)
+    return None if is_slower else fastest
+
+
+def _eliminate(
+    running: Sequence[int], timings: PairedTimings, default: int | None, safest: int | None
+) -> list[int]:
     """Returns the plans that may still win, in the same order.
 
     Args:
       running: plans in the race.
       timings: comparison of their steps.
       default: plan that wins unless another is significantly faster; None for the fastest.
+      safest: plan that stays, too; None if there is none.
     """
     best = _by_step_time(running, timings)[0]
 
     def may_win(index: int) -> bool:
-        if index == default:
+        if index in (default, safest):
             return True
         may_be_best = index == best or timings.p_value(index, best) >= SIGNIFICANCE
         return may_be_best and (default is None or _may_gain(index, default, timings))

@@ -127,11 +127,9 @@ def race_candidates(
     if active_plan is None and not searched:
         plans = [plan for plan, _ in affordable]
         own = [p for p in plans if p.strategy == problem.strategy.name and not p.gathers]
-        # A plan with loss, or with gathers, has to be clearly faster than one without.
+        # A plan with loss has to be clearly faster than one without.
         own.sort(key=lambda plan: plan.wire_dtype is not None)
         requested = [plan.fingerprint for plan in own]
-        if not requested and problem.tries_gathers:
-            requested = [result.plan.fingerprint]
     if len(affordable) == len(candidates) or len(affordable) > 1:
         found = yield from race(
             affordable,
@@ -140,6 +138,7 @@ def race_candidates(
             known=known,
             preferred=requested if active_plan is None else [active_plan.fingerprint],
             overlapping=[plan.fingerprint for plan, _ in affordable if problem.overlaps(plan)],
+            guarded=[plan.fingerprint for plan, _ in affordable if plan.gathers],
         )
         # One round separates nothing: the planner's decision stands.
         if found.num_rounds >= MIN_ROUNDS or not requested:

@@ -297,6 +297,12 @@ def await_gathers(seconds: float) -> None:
     _check(native.load().c.TfLibraAwaitGathers(seconds))
 
 
+def restore_weights() -> None:
+    """Undoes the updates of weights that have not been gathered since, when a step has failed."""
+    if native.is_loaded():
+        _check(native.load().c.TfLibraRestoreWeights())
+
+
 def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:
     """Measures the seconds in which a core rounds a byte of float32 to a wire dtype, and back."""
     seconds = ctypes.c_double()

@@ -16,7 +16,7 @@ element then depends on one number that all ranks have.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tf_libra.capture.dataflow.interpreter import Frame, Interpreter, Value, members, union
@@ -52,9 +52,10 @@ _APPLIES = re.compile(
     r"|CenteredRMSProp|Ftrl|FtrlV2|GradientDescent|KerasMomentum|Momentum|PowerSign"
     r"|ProximalAdagrad|ProximalGradientDescent|RMSProp)$"
 )
-# Ops that sum all elements, or their squares, or combine truth values, if their result is a single
-# element.
-_SUMS = frozenset({"All", "Any", "L2Loss", "Sum"})
+# Ops that combine the truth values of all elements, if their result is a single element.
+EXACT_SUMS = frozenset({"All", "Any"})
+# Those, and ops that sum all elements, or their squares: last bits depend on the order.
+SUMS = EXACT_SUMS | {"L2Loss", "Sum"}
 _ASSIGNS = frozenset({"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"})
 _UNKNOWN = -1
 
@@ -92,19 +93,21 @@ class WeightUpdate:
 
 
 def find_weight_updates(
-    trace: TracedGraph, results: Iterable[tuple[str, int]] = (), adds_sums: bool = False
+    trace: TracedGraph,
+    results: Iterable[tuple[str, int]] = (),
+    sums: Collection[str] = frozenset(),
 ) -> tuple[WeightUpdate, ...]:
     """Finds the update of each gradient that a trace all-reduces.
 
     Args:
         trace: of a finished graph, read with sizes.
         results: references of the tensors that the function returns.
-        adds_sums: whether ranks add sums of the parts that they own, so that sums mix nothing.
+        sums: those of `SUMS` whose results for owned parts ranks combine, so that they mix nothing.
 
     Returns:
         One for each dense gradient that reaches a variable, in the order of their names.
     """
-    walk = _ElementInterpreter(trace, adds_sums)
+    walk = _ElementInterpreter(trace, sums)
     frame = walk.run(trace.body, {name: walk.root(name) for name in trace.body.arguments})
     for reference in results:
         walk.read_whole(frame.at(reference), "a result of the step")
@@ -131,9 +134,9 @@ class _ElementInterpreter(Interpreter):
         sums: nodes that sum all elements of values, with the op and the roots of the values.
     """
 
-    def __init__(self, trace: TracedGraph, adds_sums: bool) -> None:
+    def __init__(self, trace: TracedGraph, sums: Collection[str]) -> None:
         super().__init__(trace.functions)
-        self._adds_sums = adds_sums
+        self._combined = sums
         self.labels: list[str | tuple[str, str] | _Mix] = []
         self.readers: dict[int, dict[str, None]] = {}
         self.sums: dict[tuple[str, str, int], None] = {}
@@ -194,7 +197,7 @@ class _ElementInterpreter(Interpreter):
         if _ELEMENTWISE.match(node.op):
             operands = list(zip(node.inputs, inputs, strict=True))
             return self._align(node, operands, node.sizes[0] if node.sizes else _UNKNOWN)
-        if self._adds_sums and self._sums_all(node):
+        if node.op in self._combined and self._sums_all(node):
             roots = inputs[0] & ~self._mixtures
             self.sums[node.name, node.op, roots] = None
             return inputs[0] & self._mixtures | self._mix(node, union(inputs[1:]))
@@ -205,7 +208,7 @@ class _ElementInterpreter(Interpreter):
 
         A sum over some axes may have a single element, too, but other dimensions.
         """
-        if node.op not in _SUMS or tuple(node.sizes) != (1,):
+        if tuple(node.sizes) != (1,):
             return False
         return node.rank == (size_of(node.inputs[1], self._sizes) if node.keeps_dims else 0)
 

@@ -42,6 +42,7 @@ _PROTOTYPES = {
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
     "TfLibraAwaitGathers": (_INT, [ctypes.c_double]),
+    "TfLibraRestoreWeights": (_INT, []),
     "TfLibraRoundingSeconds": (_INT, [_TEXT, _INT, ctypes.POINTER(ctypes.c_double)]),
     "TfLibraCopyErrorFeedback": (_INT, [_TEXT, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraSetErrorFeedback": (

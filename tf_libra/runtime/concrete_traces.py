@@ -74,7 +74,11 @@ class KnownTrace:
         return self._flow
 
     def sharding(
-        self, concrete: Any, touched: Sequence[BoundVariable], overlaps_calls: bool
+        self,
+        concrete: Any,
+        touched: Sequence[BoundVariable],
+        overlaps_calls: bool,
+        is_exact: bool,
     ) -> UpdateSharding:
         """Returns the updates that each rank can make for the parts that it owns.
 
@@ -82,9 +86,12 @@ class KnownTrace:
             concrete: the trace.
             touched: variables of a call.
             overlaps_calls: whether gathers go on after a call; the same for all calls.
+            is_exact: as for `find_update_sharding`; the same for all calls.
         """
         if self._sharding is None:
-            self._sharding = find_update_sharding(concrete, self.marked, touched, overlaps_calls)
+            self._sharding = find_update_sharding(
+                concrete, self.marked, touched, overlaps_calls, is_exact
+            )
         return self._sharding
 
     def _read(self, concrete: Any) -> traced_graph.TracedGraph:

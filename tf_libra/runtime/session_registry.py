@@ -145,12 +145,13 @@ class SessionRegistry:
         self._compare_variables(control, call, wait_for_ranks=None)
         weights: Mapping[str, int] = {}
         if options.shard_updates:
+            reason = options.shard_conflict
             if options.shard_updates == "auto" and job.is_elastic():
                 reason = "a rank that is lost would take its parts of slots with it"
-            else:
+            if not reason:
                 weights, reason = self._find_weights(control, call)
             if reason and options.shard_updates == "auto":
-                reporter.on_updates_whole(reason, logging.INFO)
+                reporter.on_updates_whole(reason, logging.DEBUG)
         environment = environment_fingerprint(
             options.engine,
             str(call.concrete.structured_input_signature),

@@ -3,9 +3,11 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from tf_libra import config
+from tf_libra.backends import engine as engine_lib
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.coordination.control_plane import Control
 from tf_libra.reporting.run_reporter import RunReporter
@@ -15,7 +17,7 @@ from tf_libra.runtime.step_tracer import StepCall
 from tf_libra.runtime.update_sharding import UpdateSharding, agree
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.bound_variables import BoundVariable
-from tf_libra.variable_sync.owned_slots import OwnedSlots
+from tf_libra.variable_sync.owned_slots import OwnedSlots, gather_owned
 from tf_libra.variable_sync.pending_gathers import pending_gathers
 from tf_libra.variable_sync.variable_access import variable_access
 
@@ -35,6 +37,7 @@ class ShardedCalls:
             options: the user's options.
         """
         self.slots = OwnedSlots(function, options.timeout_seconds)
+        self._function = function
         self._options = options
         # Of traces that take no variables as arguments.
         self._found: WeakKeyDictionary[KnownTrace, _Found] = WeakKeyDictionary()
@@ -42,6 +45,7 @@ class ShardedCalls:
         # Reasons for updates that the ranks cannot share, by gradient; by the gradients of a trace.
         self._whole: dict[tuple[ReducedGradient, ...], dict[str, str]] = {}
         self._last: UpdateSharding | None = None  # of the last call, if it could be sharded
+        self._weights: tuple[BoundVariable, ...] = ()  # of the last call, if it was sharded
         self._reported: set[tuple[str, str]] = set()
 
     def prepare(self, control: Control, call: StepCall, can_shard: bool) -> str:
@@ -52,14 +56,16 @@ class ShardedCalls:
             call: the next call.
             can_shard: whether the call may shard updates.
         """
-        self._last = None
+        self._last, self._weights = None, ()
         if can_shard and self._options.shard_updates:
             found = self._find(call)
             self._last = sharding = found.sharding
             if sharding.updates and not self._why_all_whole(control):
                 self.slots.begin(control, found.slots, found.early, owner=self)
                 if self._options.overlaps_calls:
-                    pending_gathers().begin_step(found.weights, self._options.timeout_seconds)
+                    keys = found.weight_keys
+                    pending_gathers().begin_step(keys, self._options.timeout_seconds)
+                self._weights = found.weights
                 return sharding.id
         self.finish()
         return ""
@@ -73,6 +79,28 @@ class ShardedCalls:
         pending_gathers().finish()
         if self.slots:
             self.slots.gather()
+
+    def complete(self, control: Control) -> None:
+        """Gathers the weights of a call that the end of the data has ended. All ranks must call it.
+
+        Such a call may have changed them, as by a decay of which each rank computes its part.
+
+        Args:
+            control: reaches the other ranks.
+
+        Raises:
+            tf.errors.OpError: a rank is gone, late, or elsewhere in its script.
+        """
+        weights, self._weights = self._weights, ()
+        if weights:
+            owned = [w for w in weights if "GPU" not in w.tensor.device]  # updated whole there
+            found = [(f"weight {i}", w.dtype, w.tensor) for i, w in enumerate(owned)]
+            gather_owned(control, self._function, found)
+
+    def undo(self) -> None:
+        """Undoes the updates of weights by a call that has failed before it gathered them."""
+        if self._options.shard_updates:
+            engine_lib.restore_weights()
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -94,7 +122,7 @@ class ShardedCalls:
         reason = self._options.shard_conflict or self._why_all_whole(control)
         if reason:
             return {}, reason
-        alone = call.trace.sharding(call.concrete, call.touched(), self._options.overlaps_calls)
+        alone = self._sharding_alone(call, call.touched())
         self._whole[call.trace.marked] = agree(control, alone)
         sharding = self._find(call).sharding
         if sharding.weight_of:
@@ -138,7 +166,7 @@ class ShardedCalls:
                 sharding,
                 tuple(inputs[index] for index in sharding.slots),
                 frozenset(inputs[index].key for index in sharding.early),
-                frozenset(inputs[index].key for index in sharding.weights),
+                tuple(inputs[index] for index in sharding.weights),
             )
             if not call.passed_variables:
                 self._found[call.trace] = found
@@ -147,18 +175,33 @@ class ShardedCalls:
     def _sharding(self, call: StepCall, touched: Sequence[BoundVariable]) -> UpdateSharding:
         """Returns the sharding of the call's trace that all ranks can share."""
         if call.trace not in self._shardings:
-            alone = call.trace.sharding(call.concrete, touched, self._options.overlaps_calls)
+            alone = self._sharding_alone(call, touched)
             sharding = alone.without(self._whole.get(call.trace.marked, {}))
             sharding.register()
             self._shardings[call.trace] = sharding
         return self._shardings[call.trace]
 
+    def _sharding_alone(self, call: StepCall, touched: Sequence[BoundVariable]) -> UpdateSharding:
+        """Returns the sharding of the call's trace that this rank can make."""
+        options = self._options
+        return call.trace.sharding(
+            call.concrete,
+            touched,
+            options.overlaps_calls,
+            is_exact=options.shard_updates == "auto",
+        )
+
 
 @dataclass(frozen=True)
 class _Found:
-    """The sharding of a trace, with the variables of a call; early slots and weights by key."""
+    """The sharding of a trace, with the variables of a call; early slots by key."""
 
     sharding: UpdateSharding
     slots: tuple[BoundVariable, ...]
     early: frozenset[int]
-    weights: frozenset[int]
+    weights: tuple[BoundVariable, ...]
+
+    @cached_property
+    def weight_keys(self) -> frozenset[int]:
+        """The keys of the weights."""
+        return frozenset(weight.key for weight in self.weights)

@@ -301,6 +301,7 @@ class TrainingFunction:
         self._sessions.reporter.on_idle()
         # What this rank still sends is of the last step, which is complete.
         pending_gathers().finish_quietly()
+        self._sharded.undo()
         self._rendezvous.abort(cause, error)
         if cause is not error:
             raise cause from error
@@ -309,6 +310,8 @@ class TrainingFunction:
         """Returns None if every rank's data end here, else the error that contradicts it."""
         try:
             self._rendezvous.check_sync_point(between_steps("the end of the data"))
+            assert self._rendezvous.control is not None
+            self._sharded.complete(self._rendezvous.control)
         except (tf.errors.OpError, EngineError) as error:
             return error
         return None

@@ -16,13 +16,19 @@ import tensorflow as tf
 
 from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.early_writes import find_early_writes
-from tf_libra.capture.elementwise_updates import WeightUpdate, find_weight_updates
+from tf_libra.capture.elementwise_updates import (
+    EXACT_SUMS,
+    SUMS,
+    WeightUpdate,
+    find_weight_updates,
+)
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import native
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
 _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,9 @@ class UpdateSharding:
 
     @cached_property
     def weights(self) -> tuple[int, ...]:
-        """Inputs of the graph that are gathered, ascending."""
-        return tuple(sorted({i for update in self.updates.values() for i in update.weights}))
+        """Inputs of the graph that are gathered, in an order of gradients."""
+        found = (weight for update in self.updates.values() for weight in update.weights)
+        return tuple(dict.fromkeys(found))
 
     @property
     def weight_of(self) -> dict[str, int]:
@@ -124,6 +131,7 @@ def find_update_sharding(
     gradients: Iterable[ReducedGradient],
     touched: Iterable[BoundVariable],
     overlaps_calls: bool,
+    is_exact: bool,
 ) -> UpdateSharding:
     """Finds the updates of a trace that can be sharded.
 
@@ -132,6 +140,7 @@ def find_update_sharding(
         gradients: the gradients that it all-reduces.
         touched: variables of a call.
         overlaps_calls: whether gathers go on after a call.
+        is_exact: whether the step has to behave in all respects as without sharded updates.
     """
     variables = {bound.index: bound for bound in touched if bound.is_variable}
     sizes = {
@@ -142,8 +151,9 @@ def find_update_sharding(
     results = [(tensor.op.name, tensor.value_index) for tensor in concrete.graph.outputs]
     graph = traced_graph.read(concrete.graph, with_sizes=True)
     updates, whole = {}, {}
-    for update in find_weight_updates(graph, results, adds_sums=True):
-        reason = _why_whole(update, variables)
+    may_differ = _why_may_differ(concrete, graph) if is_exact else ""
+    for update in find_weight_updates(graph, results, EXACT_SUMS if is_exact else SUMS):
+        reason = may_differ or _why_whole(update, variables)
         if reason or update.gradient not in sizes:
             whole[update.gradient] = reason or "its size is unknown"
         else:
@@ -178,6 +188,25 @@ def _why_whole(update: WeightUpdate, variables: Mapping[int, BoundVariable]) -> 
             return "it writes something other than a floating-point variable"
         if not bound.shape.is_fully_defined():
             return f"the shape of {bound.name!r} may change"
+    return ""
+
+
+def _why_may_differ(concrete: Any, graph: traced_graph.TracedGraph) -> str:
+    """Returns why a step may show that its updates are sharded; empty if it cannot.
+
+    Python that the step calls may read slots. If data end inside of the step, fewer variables may
+    have changed. A rank that passes another value to Python than others, such as a flag to log, may
+    have a trace of its own, which reads whole gradients.
+    """
+    for node in graph.all_nodes():
+        if node.op in _PYTHON_CALLS:
+            return f"the step calls Python by {node.name}"
+        if node.op.startswith("IteratorGetNext"):
+            return f"data may end inside of the step, at {node.name}"
+    passed, by_name = concrete.structured_input_signature
+    for value in tf.nest.flatten([list(passed), dict(by_name)]):
+        if value is None or isinstance(value, bool | int | float | str | bytes):
+            return f"ranks may pass other values to Python than {value!r}"
     return ""
 
 

@@ -7,7 +7,7 @@ whole together before a step that needs them so.
 
 import contextlib
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +29,32 @@ def held_bytes(variable: Any) -> int:
         with tf.device("/cpu:0"):
             value = native.load().ops.libra_read_owned(resource=handle, dtype=dtype)
     return int(value.shape.num_elements() * dtype.size)
+
+
+def gather_owned(
+    control: Control, function: str, variables: Iterable[tuple[str, tf.DType, Any]]
+) -> None:
+    """Gathers the owned parts of variables. All ranks must call it.
+
+    Args:
+        control: reaches the other ranks.
+        function: identity of the training function.
+        variables: name, dtype and handle of each, in the same order on all ranks.
+
+    Raises:
+        tf.errors.OpError: a rank is gone, late, or elsewhere in its script.
+    """
+    by_dtype: dict[tf.DType, list[tuple[str, Any]]] = {}
+    for name, dtype, handle in variables:
+        by_dtype.setdefault(dtype, []).append((name, handle))
+    with control.executing(f"synchronization of variables of {function}"), tf.device("/cpu:0"):
+        for dtype, found in by_dtype.items():
+            native.load().ops.libra_gather_owned(
+                resources=[handle for _, handle in found],
+                dtype=dtype,
+                names=[name for name, _ in found],
+                function=function,
+            )
 
 
 class OwnedSlots:
@@ -119,24 +145,12 @@ class OwnedSlots:
 
     def _gather(self, keys: Collection[int]) -> None:
         found = {key: slot for key, slot in self._owned.items() if key in keys}
-        by_dtype: dict[tf.DType, list[Slot]] = {}
-        for slot in found.values():
-            by_dtype.setdefault(slot.dtype, []).append(slot)
+        # On all ranks, the script has dropped those without a handle.
+        slots = [(f"slot {slot.number}", slot.dtype, slot.handle()) for slot in found.values()]
+        present = [slot for slot in slots if slot[-1] is not None]
         assert self._control is not None
-        place = f"synchronization of variables of {self._function}"
-        with self._reads.gathering(found), self._control.executing(place):
-            for dtype, slots in by_dtype.items():
-                handles = {slot.number: slot.handle() for slot in slots}
-                numbers = [number for number, handle in handles.items() if handle is not None]
-                if not numbers:  # the script has dropped them, on all ranks
-                    continue
-                with tf.device("/cpu:0"):
-                    native.load().ops.libra_gather_owned(
-                        resources=[handles[number] for number in numbers],
-                        dtype=dtype,
-                        names=[f"slot {number}" for number in numbers],
-                        function=self._function,
-                    )
+        with self._reads.gathering(found):
+            gather_owned(self._control, self._function, present)
         self._last = None
         for key in found:
             del self._owned[key]

@@ -135,7 +135,7 @@ def broadcast_variables() -> Any:
     """Rank 0's values everywhere, whatever the variables are called."""
     random = np.random.default_rng(RANK)
     model = Different()
-    for variable in [*model.variables, *model._first, *model._second]:
+    for variable in [*model.variables, *model.slots, *model._second]:
         variable.assign_add(random.normal(size=variable.shape).astype("float32") ** 2)
     started = {name: value.copy() for name, value in model.weights().items()}
     step = tf_libra.optimize(plan=PLAN_FILE, broadcast_variables=True)(tf.function(model.step))
@@ -144,8 +144,8 @@ def broadcast_variables() -> Any:
     alone = Different()
     alone_random = np.random.default_rng(0)
     for variable, first in zip(
-        [*alone.variables, *alone._first, *alone._second],
-        [*models.HandWritten("float32", "adam").variables, *alone._first, *alone._second],
+        [*alone.variables, *alone.slots, *alone._second],
+        [*models.HandWritten("float32", "adam").variables, *alone.slots, *alone._second],
         strict=True,
     ):
         added = alone_random.normal(size=variable.shape).astype("float32") ** 2
