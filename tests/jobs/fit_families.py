@@ -207,8 +207,8 @@ def drifting(chosen: str) -> Iterator[None]:
 def through_trials(alone: bool) -> Any:
     """Fits through trials that one rank wins, with callbacks that read and write variables.
 
-    Then fits batches of which one rank has fewer, and through a drift to data parallelism, which
-    runs two steps in a graph, and back.
+    Then fits batches of which one rank has fewer, and through drifts to data parallelism, which
+    runs two steps in a graph, to a pipeline, and to a burst.
     """
     keras.utils.clear_session()
     model = compiled(plain_model, steps_per_execution=2)
@@ -242,7 +242,7 @@ def through_trials(alone: bool) -> Any:
         plan = type(fitting.plan).__name__ if fitting else ""
         model.fit(uneven(alone), epochs=1, verbose=0)
     last, plans = weights(model), []
-    for chosen in (FIRST, "one-rank"):
+    for chosen in (FIRST, "spp", "deeppool"):
         with drifting(chosen):
             model.fit(shares(alone), epochs=5, verbose=0)
         plans.append(type(fitting.plan).__name__ if fitting else "")

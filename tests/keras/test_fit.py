@@ -153,7 +153,7 @@ def test_callbacks_see_what_one_process_has_through_trials_of_families(job: Job,
     When step times change, graphs of several steps, too, are followed by trials.
     """
     fitted, alone = job.value("family_trials", rank), reference(job, "family_trials")
-    assert fitted["plans"] == ["Plan", "OneRankPlan"], fitted["explained"]
+    assert fitted["plans"] == ["Plan", "PipelinePlan", "BurstPlan"], fitted["explained"]
     assert fitted["plan"] == "OneRankPlan", fitted["explained"]
     for family in ("one-rank", "spp", "deeppool"):
         assert f"{family} is left out" not in fitted["explained"]
