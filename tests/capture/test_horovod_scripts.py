@@ -137,6 +137,13 @@ def test_rounding_by_the_script_has_the_bits_of_the_wire_dtype(scripts: Job, dty
         assert all("lossy" in text for text in texts)
 
 
+@pytest.mark.parametrize("rank", RANKS)
+def test_tape_of_horovod_takes_part_in_trials_of_families(scripts: Job, rank: int) -> None:
+    """One rank, which wins them, trains to the weights of one process."""
+    assert scripts.value("tape_by_auto", rank)["plan"] == "OneRankPlan"
+    check_weights(scripts, "tape_by_auto", rank, ["alone"])
+
+
 @pytest.mark.parametrize("case", COMPARED)
 def test_gradients_are_planned_under_the_names_of_their_variables(scripts: Job, case: str) -> None:
     # A plan of other names would raise; a step that was not executed as planned is reported.

@@ -55,6 +55,16 @@ def test_step_trains_as_under_the_plain_strategy_and_a_plan(job: Job, case: str)
         assert sorted(planned(job, case, rank)) == sorted(DENSE)
 
 
+def test_auto_compares_data_parallel_plans_alone(job: Job) -> None:
+    """And `explain` says why, of every other family, as soon as they are compared."""
+    check_weights(job, "by_auto")
+    for rank in range(2):
+        assert sorted(planned(job, "by_auto", rank)) == sorted(DENSE)
+        explained = " ".join(job.value("by_auto", rank)["explained"].split())
+        for family in ("one-rank", "spp", "deeppool"):
+            assert f"{family} is left out: MultiWorkerMirroredStrategy " in explained
+
+
 def test_user_provided_plan_is_active(job: Job) -> None:
     plan = Plan.from_json(job.value("under_a_given_plan", 1)["plan"])
     assert [group.num_threads for group in plan.groups] == [1, 3]

@@ -33,7 +33,9 @@ class DataParallelism:
 
     def __init__(self) -> None:
         options = SimpleNamespace(engine="lanes")
-        self.rendezvous = SimpleNamespace(is_over=False, rank_and_size=(1, 2), options=options)
+        self.rendezvous = SimpleNamespace(
+            is_over=False, rank_and_size=(1, 2), options=options, job=None
+        )
         self.step_number = 7
         self.settled = True
         self.chosen: list[str] = []  # digests of values that ranks may choose

@@ -18,6 +18,7 @@ from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.runtime.family_options import (
     available_families,
     describe_error,
+    job_against,
     last_line,
     option_against,
     reason_against,
@@ -245,6 +246,7 @@ class FamilyCandidates:
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
         self.reference = Reference.from_result(self._first.state.conclusion, seconds, is_repeated)
         slow = {name: self._reason_slow(name) for name in self._unchecked}
+        self._leave_out_everywhere(dict.fromkeys(slow, job_against(self._first)))
         self._leave_out_everywhere(slow, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
         rejected = {name: self._reason_to_reject(name, args, kwargs) for name in alone}

@@ -69,6 +69,16 @@ def available_families(families: Sequence[str]) -> Sequence[str]:
     return families if kinds else ()
 
 
+def job_against(first: "TrainingFunction") -> str:
+    """Returns why only data parallelism can train in the job; empty if others may, too."""
+    job = first.rendezvous.job
+    if job is not None and job.by_strategy:
+        return f"{job.name} has every worker compute the whole step"
+    if first.rendezvous.options.engine != "lanes":
+        return "the engine is not lanes, which carry examples and results between ranks"
+    return ""
+
+
 def reason_against(first: "TrainingFunction", kind: StrategyKind, use_of_rows: str | None) -> str:
     """Returns why strategies of another kind cannot train; empty if they may.
 
@@ -77,8 +87,8 @@ def reason_against(first: "TrainingFunction", kind: StrategyKind, use_of_rows: s
         kind: kind of the strategies.
         use_of_rows: see `CandidateStep`.
     """
-    if first.rendezvous.options.engine != "lanes":
-        return "the engine is not lanes, which carry examples and results between ranks"
+    if reason := job_against(first):
+        return reason
     if first.gathers_rows and first.rendezvous.options.sparse_as_dense == "rows":
         return 'sparse_as_dense="rows" adds rows of one id, which no other strategy does'
     if first.gathers_rows and not kind.trains_alone and use_of_rows != "":

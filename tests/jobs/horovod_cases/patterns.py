@@ -7,11 +7,14 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
+from forced_families import every_family_in_trials
 from harness import RANK, SIZE
 
 import tf_libra
 from horovod_cases.comparisons import compare, train_unplanned
-from horovod_cases.steps import OWN_SETS, Script, apart, cases, in_one
+from horovod_cases.steps import OWN_SETS, Script, Tape, apart, cases, in_one
+
+MAX_STEPS = 100
 
 
 @cases
@@ -208,3 +211,23 @@ def calls_a_strategy() -> Any:
         return strategy.run(model.step, args=(inputs, labels))
 
     distributed_step(*models.part(models.batch(0, SIZE, "float64"), RANK, SIZE))
+
+
+@cases
+def tape_by_auto() -> Any:
+    """Trains through trials that one rank wins, although Horovod's tape averages."""
+    alone, ours = Script(), Tape()
+    strategy = tf_libra.strategies.Auto(threads=(1,), streams=(1,), families=("one-rank",))
+    num_settled = 0
+    with every_family_in_trials("one-rank"):
+        step = tf_libra.optimize(strategy, max_tuning_steps=8)(tf.function(ours.step))
+        for number in range(MAX_STEPS):
+            joint = models.batch(number, SIZE, "float64")
+            step(*models.part(joint, RANK, SIZE))
+            alone.step(*joint)
+            num_settled += step.settled
+            if num_settled == 2:
+                break
+    every = {"ours": ours, "alone": alone}
+    cases.save(**{f"{k}/{n}": v for k, model in every.items() for n, v in model.weights().items()})
+    return {"phase": str(step.phase), "plan": type(step.plan).__name__}

@@ -72,7 +72,7 @@ def save_both(plain: dict[str, Any], ours: dict[str, Any], **more: Any) -> None:
 
 
 def against_plain(
-    make: Callable[[], Replica], steps: int = STEPS, strategy: str = "libra", **options: Any
+    make: Callable[[], Replica], steps: int = STEPS, strategy: Any = "libra", **options: Any
 ) -> dict[str, Any]:
     """Saves the weights of both, and says what became of the step."""
     plain, plain_losses = plainly(make, steps)

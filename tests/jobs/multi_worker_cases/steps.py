@@ -36,6 +36,13 @@ def hand_written() -> Any:
 
 
 @cases
+def by_auto() -> Any:
+    """Tunes data parallelism, and leaves all other families out."""
+    strategy = tf_libra.strategies.Auto(threads=(1,), streams=(1,))
+    return against_plain(dense, steps=18, strategy=strategy, max_tuning_steps=8)
+
+
+@cases
 def under_a_given_plan() -> Any:
     plan = models.plan_of(models.HandWritten("float32", "sgd").variables, SIZE, [0, 2, 6], [1, 3])
     path = FOLDER / f"given.{RANK}.json"
