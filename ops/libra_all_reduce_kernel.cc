@@ -89,9 +89,9 @@ absl::Status MakeRowRequest(tensorflow::OpKernelContext* context, const Engine& 
   tensorflow::Tensor* all = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(0, rows.shape, &all));
   const bool is_average = request->operation->reduction == Reduction::kAverage;
-  PlaceOwnRows(own, rows.parts[engine.rank()], is_average ? engine.world_size() : 1, all);
-  request->tensors.push_back({all->data(), all->data(), all->TotalBytes()});
+  request->tensors.push_back({own.data(), all->data(), all->TotalBytes()});
   request->parts = std::move(rows.parts);
+  request->part_divisor = is_average ? engine.world_size() : 1;
   return absl::OkStatus();
 }
 
@@ -185,7 +185,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     tensorflow::Tensor all;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_temp(own.dtype(), rows.shape, &all), done);
     if (all.TotalBytes() > 0) std::memset(all.data(), 0, all.TotalBytes());
-    PlaceOwnRows(own, rows.parts[job.rank()], 1, &all);
+    PlaceOwnRows(own, rows.parts[job.rank()], &all);
     by_horovod_.Sum(context, all,
                     [context, done](const absl::Status& status, const tensorflow::Tensor& sum) {
                       if (status.ok()) {

@@ -6,8 +6,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "ops/kernels.h"
-#include "ops/lanes/element.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_libra {
@@ -48,15 +46,9 @@ absl::Status FindRowParts(const tensorflow::Tensor& own, const tensorflow::Tenso
       ends.SummarizeValue(16)));
 }
 
-void PlaceOwnRows(const tensorflow::Tensor& own, ByteRange part, int divisor,
-                  tensorflow::Tensor* all) {
+void PlaceOwnRows(const tensorflow::Tensor& own, ByteRange part, tensorflow::Tensor* all) {
   if (part.size() == 0) return;
-  char* const to = static_cast<char*>(all->data()) + part.begin;
-  if (divisor == 1) {
-    std::memcpy(to, own.data(), part.size());
-  } else {
-    Divide(ElementTypeOf(own.dtype()), divisor, own.data(), own.NumElements(), to);
-  }
+  std::memcpy(static_cast<char*>(all->data()) + part.begin, own.data(), part.size());
 }
 
 }  // namespace tf_libra

@@ -23,9 +23,8 @@ struct RowParts {
 absl::Status FindRowParts(const tensorflow::Tensor& own, const tensorflow::Tensor& ends,
                           int world_size, int rank, RowParts* rows);
 
-// Copies the own rows, divided by `divisor`, to their part of `all`, whose other parts stay.
-void PlaceOwnRows(const tensorflow::Tensor& own, ByteRange part, int divisor,
-                  tensorflow::Tensor* all);
+// Copies the own rows to their part of `all`, whose other parts stay.
+void PlaceOwnRows(const tensorflow::Tensor& own, ByteRange part, tensorflow::Tensor* all);
 
 }  // namespace tf_libra
 

@@ -40,7 +40,7 @@ DOCTEST_TEST_CASE("RowsWithoutElements") {
     RowParts rows;
     DOCTEST_CHECK(FindRowParts(own, Ends({count, 2 * count}), 2, 1, &rows).ok());
     Tensor all(tensorflow::DT_DOUBLE, rows.shape);
-    PlaceOwnRows(own, rows.parts[1], 2, &all);
+    PlaceOwnRows(own, rows.parts[1], &all);
   }
 }
 
@@ -84,17 +84,15 @@ DOCTEST_TEST_CASE("RowsBeyondTheMemoryAreRejected") {
   DOCTEST_CHECK(FindRowParts(empty, Ends({0, kMost}), 2, 0, &rows).ok());
 }
 
-DOCTEST_TEST_CASE("OwnRowsAreDividedInTheirPlace") {
+DOCTEST_TEST_CASE("OwnRowsAreCopiedToTheirPlace") {
   Tensor own(tensorflow::DT_FLOAT, TensorShape({2}));
   own.vec<float>()(0) = 1;
   own.vec<float>()(1) = -7;
   Tensor all(tensorflow::DT_FLOAT, TensorShape({4}));
   all.vec<float>().setConstant(9);
-  PlaceOwnRows(own, {4, 12}, 3, &all);
-  const std::vector<float> expected = {9, 1 / 3.0f, -7 / 3.0f, 9};
+  PlaceOwnRows(own, {4, 12}, &all);
+  const std::vector<float> expected = {9, 1, -7, 9};
   for (int i = 0; i < 4; ++i) DOCTEST_CHECK_EQ(all.vec<float>()(i), expected[i]);
-  PlaceOwnRows(own, {0, 8}, 1, &all);
-  DOCTEST_CHECK_EQ(all.vec<float>()(1), -7);
 }
 
 DOCTEST_TEST_CASE("WrongEndsAreNamed") {

@@ -1,6 +1,7 @@
 #include "ops/lanes/direct_all_reduce.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "ops/lanes/direct_all_reduce_io.h"
@@ -154,6 +155,10 @@ class Exchange {
     size_t at = 0;  // within the block
     const ByteRange block = {own_chunk_.begin + moves_.summed(), own_chunk_.begin + end};
     options_.buffers->ForEachRun(block, [&](const char* input, char* output, size_t size) {
+      if (options_.steps == ExchangeSteps::kAllGather) {
+        PlaceOwn(input, size, output);
+        return true;
+      }
       for (const ExchangePeer& peer : peers_) {
         parts_[peer.index] = ExchangeIo::PartOf(peer) + at;
       }
@@ -165,6 +170,15 @@ class Exchange {
     moves_.Summed(end, &peers_);
     CountLacking();
     return true;
+  }
+
+  // Writes bytes of the own chunk, of which peers have no part.
+  void PlaceOwn(const char* input, size_t size, char* output) {
+    if (options_.own_divisor == 1) {
+      std::memcpy(output, input, size);
+    } else {
+      Divide(TypeOf(options_), options_.own_divisor, input, size / element_size_, output);
+    }
   }
 
   // Sums `parts_`, `size` bytes from `begin` of the own chunk on.

@@ -32,7 +32,7 @@ namespace tf_libra {
 enum class ExchangeSteps {
   kAll,
   kReduceScatter,  // the own chunk is summed, and the rest of the output untouched
-  kAllGather,      // the own chunk of the output goes to all, and theirs come; input is not read
+  kAllGather,      // the own chunk of the output goes to all, and theirs come
 };
 
 struct ExchangeOptions {
@@ -43,6 +43,9 @@ struct ExchangeOptions {
   const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
   EpollSet* watch = nullptr;                   // of peers and links, from one exchange to the next
   ExchangeSteps steps = ExchangeSteps::kAll;
+  // All-gather: by what the own chunk of the input is divided on its way to the output; 0: the
+  // output has it already.
+  int own_divisor = 0;
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;

@@ -25,7 +25,8 @@ ExchangeIo::ExchangeIo(const ExchangeOptions& options, ByteRange own_chunk, size
     : options_(options),
       own_chunk_(own_chunk),
       block_bytes_(block_bytes),
-      summed_(options.steps == ExchangeSteps::kAllGather ? own_chunk.size() : 0) {}
+      has_parts_(options.steps != ExchangeSteps::kAllGather),
+      summed_(has_parts_ || options.own_divisor > 0 ? 0 : own_chunk.size()) {}
 
 bool ExchangeIo::SentAll(const ExchangePeer& peer) const {
   return peer.sum_sent == own_chunk_.size() && peer.part_sent == peer.chunk.size() &&
@@ -41,7 +42,7 @@ size_t ExchangeIo::BlockEnd() const { return std::min(summed_ + block_bytes_, ow
 
 void ExchangeIo::Summed(size_t end, std::vector<ExchangePeer>* peers) {
   for (ExchangePeer& peer : *peers) {
-    if (peer.memory == nullptr) continue;
+    if (peer.memory == nullptr || !has_parts_) continue;
     AdvanceRing(peer.fd, peer.memory->incoming_parts(), end - summed_);
   }
   summed_ = end;
@@ -309,6 +310,7 @@ Step ExchangeIo::ReceiveHeaderInMemory(ExchangePeer* peer) {
 }
 
 Step ExchangeIo::ReceivePartInMemory(ExchangePeer* peer) {
+  if (!has_parts_) return Step::kBlocked;
   size_t there = 0;
   const Step looked = LookIntoRing(peer->memory->incoming_parts(), &there);
   if (InMemory(*peer, looked) == Step::kFailed) return looked;

@@ -142,8 +142,9 @@ class ExchangeIo {
   const ExchangeOptions& options_;
   const ByteRange own_chunk_;
   const size_t block_bytes_;
-  size_t summed_ = 0;   // bytes of the own chunk that are final
-  size_t arrived_ = 0;  // peers that have sent anything
+  const bool has_parts_;  // peers send parts of the own chunk
+  size_t summed_ = 0;     // bytes of the own chunk that are final
+  size_t arrived_ = 0;    // peers that have sent anything
   ExchangeResult result_;
 };
 

@@ -26,11 +26,12 @@ struct AllReduceRequest {
   // By tensor, of as many elements; empty: nothing is added to what is sent. Read and written if
   // the tensors are rounded on their way, and then only by an all-reduce that succeeds on its lane.
   std::vector<RoundingErrors> errors;
-  // [rank]: of a sum of one tensor in place, the bytes that the rank contributes. Ranks that
-  // exchange directly gather these parts if that sends less; else what is outside of them becomes
-  // zero, and all is added, whatever the operation's reduction. Empty: ranks contribute whole
-  // tensors.
+  // [rank]: of one tensor, the bytes that the rank contributes; its input is the own part alone,
+  // which is divided by `part_divisor` on its way. Ranks that exchange directly gather these parts
+  // if that sends less; else what is outside of them becomes zero, and all is added, whatever the
+  // operation's reduction. Empty: ranks contribute whole tensors.
   std::vector<ByteRange> parts;
+  int part_divisor = 1;
   // A reduce-scatter or an all-gather moves the parts that ranks own (owned_parts.h). Only ranks
   // that exchange directly do so.
   ExchangeSteps steps = ExchangeSteps::kAll;

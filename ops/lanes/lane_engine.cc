@@ -153,7 +153,8 @@ void LaneEngine::PrepareParts(const AllReduceRequest& request, Job* job) const {
   // A rank sends its part to each of the others, or 2 (N - 1) / N of all parts to sum them.
   if (is_whole && !grid_.has_rows() && parts.size() * largest <= 2 * tensor.num_bytes) {
     job->steps = ExchangeSteps::kAllGather;
-    job->owned = LayOutParts(tensor, parts, ElementSize(request.element_type), job->lanes.size());
+    job->owned =
+        LayOutParts(tensor, parts, ElementSize(request.element_type), job->lanes.size(), rank_);
     job->record.num_bytes = parts.size() * largest / 2;
     return;
   }
@@ -161,7 +162,10 @@ void LaneEngine::PrepareParts(const AllReduceRequest& request, Job* job) const {
   char* const data = static_cast<char*>(tensor.output);
   const ByteRange own = parts[rank_];
   std::memset(data, 0, own.begin);
+  const size_t own_count = own.size() / ElementSize(request.element_type);
+  Divide(request.element_type, request.part_divisor, tensor.input, own_count, data + own.begin);
   std::memset(data + own.end, 0, tensor.num_bytes - own.end);
+  job->buffers = Buffers({{data, data, tensor.num_bytes}});
 }
 
 ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scratch) {
@@ -179,6 +183,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   if (job->steps != ExchangeSteps::kAll) {
     const int index = lane.index - job->record.operation->first_lane;
     options.steps = job->steps;
+    if (!job->request.parts.empty()) options.own_divisor = job->request.part_divisor;
     options.buffers = &job->owned.buffers;
     options.slice = job->owned.slices[index];
     options.chunks = &job->owned.chunks[index];

@@ -87,7 +87,7 @@ std::vector<std::vector<ByteRange>> PartsOf(size_t part, int world_size) {
 
 // Numbers of which some are not finite, denormal or zeros, in runs that are longer than a block.
 std::vector<float> Numbers(size_t count) {
-  constexpr float kSpecial[] = {INFINITY, -INFINITY, NAN, 1e-40f, -1e-45f, 3e38f};
+  constexpr float kSpecial[] = {INFINITY, -INFINITY, NAN, 1e-40f, -1e-44f, 3e38f};
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {
     const bool is_zero = i / 300 % 2 == 1;
@@ -96,8 +96,8 @@ std::vector<float> Numbers(size_t count) {
   return values;
 }
 
-// Parts of all ranks on every rank, as by a sum; on a grid, and if ranks have different parts, they
-// are added to zeros. What is in other ranks' parts before does not matter.
+// Parts of all ranks on every rank, divided; on a grid, and if ranks have different parts, they are
+// added to zeros. What is in the output before does not matter.
 void CheckGathering(std::vector<Mesh> meshes, bool is_grid = false) {
   const int world_size = static_cast<int>(meshes.size());
   std::vector<std::vector<ByteRange>> all_parts;
@@ -110,30 +110,32 @@ void CheckGathering(std::vector<Mesh> meshes, bool is_grid = false) {
     const auto engine = MakeEngine(Patient(), std::move(meshes[rank]));
     for (const std::vector<ByteRange>& parts : all_parts) {
       for (const int num_threads : {1, 2, 3}) {
-        auto info = std::make_shared<OperationInfo>();
-        info->reduction = Reduction::kSum;
-        info->num_threads = num_threads;
-        info->tensor_names = {"rows"};
-        info->ComputeDigest();
-        std::vector<float> expected = Numbers(parts.back().end / sizeof(float));
-        if (!is_grid && parts.front().size() == parts.back().size()) {
-          std::replace(expected.begin() + expected.size() / 2, expected.end(), 0.0f, -0.0f);
+        for (const int divisor : {1, 3}) {
+          auto info = std::make_shared<OperationInfo>();
+          info->reduction = Reduction::kAverage;
+          info->num_threads = num_threads;
+          info->tensor_names = {"rows"};
+          info->ComputeDigest();
+          std::vector<float> expected = Numbers(parts.back().end / sizeof(float));
+          if (!is_grid && parts.front().size() == parts.back().size()) {
+            std::replace(expected.begin() + expected.size() / 2, expected.end(), 0.0f, -0.0f);
+          }
+          const std::vector<float> own(expected.begin() + parts[rank].begin / sizeof(float),
+                                       expected.begin() + parts[rank].end / sizeof(float));
+          for (float& value : expected) value /= static_cast<float>(divisor);
+          std::vector<float> values(expected.size(), -1.0f);
+          AllReduceRequest request;
+          request.operation = info;
+          request.parts = parts;
+          request.part_divisor = divisor;
+          request.tensors = {{own.data(), values.data(), values.size() * sizeof(float)}};
+          std::promise<Status> end;
+          request.done = [&end](const Status& status) { end.set_value(status); };
+          engine->AllReduce(std::move(request));
+          CHECK_EQ(end.get_future().get(), testing::IsOk());
+          const size_t size = values.size() * sizeof(float);
+          CHECK((size == 0 || std::memcmp(values.data(), expected.data(), size) == 0));
         }
-        std::vector<float> values(expected.size(), -1.0f);
-        const ByteRange own = parts[rank];
-        std::copy(expected.begin() + own.begin / sizeof(float),
-                  expected.begin() + own.end / sizeof(float),
-                  values.begin() + own.begin / sizeof(float));
-        AllReduceRequest request;
-        request.operation = info;
-        request.parts = parts;
-        request.tensors = {{values.data(), values.data(), values.size() * sizeof(float)}};
-        std::promise<Status> end;
-        request.done = [&end](const Status& status) { end.set_value(status); };
-        engine->AllReduce(std::move(request));
-        CHECK_EQ(end.get_future().get(), testing::IsOk());
-        const size_t size = values.size() * sizeof(float);
-        CHECK((size == 0 || std::memcmp(values.data(), expected.data(), size) == 0));
       }
     }
   });

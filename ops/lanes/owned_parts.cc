@@ -52,7 +52,7 @@ OwnerLayout LayOutByOwner(const std::vector<TensorView>& tensors, size_t element
 }
 
 OwnerLayout LayOutParts(const TensorView& tensor, const std::vector<ByteRange>& parts,
-                        size_t element_size, size_t num_lanes) {
+                        size_t element_size, size_t num_lanes, size_t rank) {
   OwnerLayout layout;
   std::vector<TensorView> views;
   views.reserve(num_lanes * parts.size());
@@ -60,10 +60,16 @@ OwnerLayout LayOutParts(const TensorView& tensor, const std::vector<ByteRange>& 
   for (size_t lane = 0; lane < num_lanes; ++lane) {
     const size_t slice_begin = at;
     layout.chunks.emplace_back();
-    for (const ByteRange& part : parts) {
-      const ByteRange share = Part(part, element_size, num_lanes, lane);
-      char* const data = static_cast<char*>(tensor.output) + share.begin;
-      if (share.size() > 0) views.push_back({data, data, share.size()});
+    for (size_t owner = 0; owner < parts.size(); ++owner) {
+      const ByteRange share = Part(parts[owner], element_size, num_lanes, lane);
+      TensorView view;
+      view.num_bytes = share.size();
+      view.output = static_cast<char*>(tensor.output) + share.begin;
+      view.input = view.output;
+      if (owner == rank) {
+        view.input = static_cast<const char*>(tensor.input) + (share.begin - parts[rank].begin);
+      }
+      if (share.size() > 0) views.push_back(view);
       layout.chunks.back().push_back({at, at + share.size()});
       at += share.size();
     }

@@ -36,9 +36,10 @@ struct OwnerLayout {
 OwnerLayout LayOutByOwner(const std::vector<TensorView>& tensors, size_t element_size,
                           size_t num_lanes, size_t world_size, size_t rank, ExchangeSteps steps);
 
-// The layout of a gathering of `parts` of one tensor in place, by lane and rank.
+// The layout of a gathering of `parts` of one tensor, by lane and rank. The input is the part of
+// `rank` alone.
 OwnerLayout LayOutParts(const TensorView& tensor, const std::vector<ByteRange>& parts,
-                        size_t element_size, size_t num_lanes);
+                        size_t element_size, size_t num_lanes, size_t rank);
 
 }  // namespace tf_libra
 
