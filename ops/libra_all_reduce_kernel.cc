@@ -79,16 +79,47 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
   return operation;
 }
 
+// The same operation, as a sum; null of null.
+std::shared_ptr<const OperationInfo> SumOf(const std::shared_ptr<const OperationInfo>& operation) {
+  if (operation == nullptr) return nullptr;
+  auto sum = std::make_shared<OperationInfo>(*operation);
+  sum->reduction = Reduction::kSum;
+  sum->ComputeDigest();
+  return sum;
+}
+
+// What each rank has of a tensor.
+enum class Rows {
+  kAll,  // and so of several tensors
+  kOwn,
+  kOwnAsTheyAre,  // not divided, even by an average
+};
+
+absl::Status FindRows(tensorflow::OpKernelContext* context, const OperationInfo& operation,
+                      Rows* rows) {
+  const size_t num_tensors = operation.tensor_names.size();
+  const size_t num_ends = context->num_inputs() - num_tensors;
+  *rows = num_ends == 0 ? Rows::kAll : Rows::kOwn;
+  if (num_ends < 2) return absl::OkStatus();
+  const tensorflow::Tensor& shared = context->input(2);
+  if (num_ends > 2 || shared.NumElements() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the second of ends must be one number, and the last, got ", num_ends,
+                     " with shape ", shared.shape().DebugString()));
+  }
+  *rows = shared.flat<int32_t>()(0) == 0 ? Rows::kOwnAsTheyAre : Rows::kAll;
+  return absl::OkStatus();
+}
+
 // The request of a tensor of which each rank has rows of its own.
 absl::Status MakeRowRequest(tensorflow::OpKernelContext* context, const Engine& engine,
-                            AllReduceRequest* request) {
+                            bool is_average, AllReduceRequest* request) {
   const tensorflow::Tensor& own = context->input(0);
   RowParts rows;
   TF_RETURN_IF_ERROR(
       FindRowParts(own, context->input(1), engine.world_size(), engine.rank(), &rows));
   tensorflow::Tensor* all = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(0, rows.shape, &all));
-  const bool is_average = request->operation->reduction == Reduction::kAverage;
   request->tensors.push_back({own.data(), all->data(), all->TotalBytes()});
   request->parts = std::move(rows.parts);
   request->part_divisor = is_average ? engine.world_size() : 1;
@@ -102,10 +133,13 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
   request->operation = operation;
   request->steps = steps;
   request->element_type = ElementTypeOf(context->input_dtype(0));
-  const int num_tensors = static_cast<int>(operation->tensor_names.size());
-  if (num_tensors < context->num_inputs()) {
-    return MakeRowRequest(context, engine, request);
+  Rows rows = Rows::kAll;
+  TF_RETURN_IF_ERROR(FindRows(context, *operation, &rows));
+  if (rows != Rows::kAll) {
+    const bool is_average = rows == Rows::kOwn && operation->reduction == Reduction::kAverage;
+    return MakeRowRequest(context, engine, is_average, request);
   }
+  const int num_tensors = static_cast<int>(operation->tensor_names.size());
   request->tensors.reserve(num_tensors);
   for (int i = 0; i < num_tensors; ++i) {
     const tensorflow::Tensor& input = context->input(i);
@@ -141,7 +175,8 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
       : AsyncOpKernel(context),
         operation_(ReadOperation(context, num_outputs())),
         steps_(ReadSteps(context)),
-        by_horovod_(operation_) {}
+        by_horovod_(operation_),
+        sum_by_horovod_(SumOf(operation_)) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
@@ -154,8 +189,10 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
     if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
       Executions::Global().RecordExecution(operation_);
-      if (context->num_inputs() > num_outputs()) return AddRowsByHorovod(context, done);
-      by_horovod_.Compute(context, done);
+      Rows rows = Rows::kAll;
+      OP_REQUIRES_OK_ASYNC(context, FindRows(context, *operation_, &rows), done);
+      if (rows == Rows::kAll) return by_horovod_.Compute(context, done);
+      AddRowsByHorovod(context, rows == Rows::kOwn ? &by_horovod_ : &sum_by_horovod_, done);
       return;
     }
     std::shared_ptr<Engine> engine;
@@ -176,7 +213,8 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   }
 
   // With zeros in the place of other ranks' rows.
-  void AddRowsByHorovod(tensorflow::OpKernelContext* context, const DoneCallback& done) {
+  void AddRowsByHorovod(tensorflow::OpKernelContext* context, HorovodAllReduce* horovod,
+                        const DoneCallback& done) {
     const tensorflow::Tensor& own = context->input(0);
     const HorovodJob& job = HorovodJob::Global();
     RowParts rows;
@@ -186,20 +224,20 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, context->allocate_temp(own.dtype(), rows.shape, &all), done);
     if (all.TotalBytes() > 0) std::memset(all.data(), 0, all.TotalBytes());
     PlaceOwnRows(own, rows.parts[job.rank()], &all);
-    by_horovod_.Sum(context, all,
-                    [context, done](const absl::Status& status, const tensorflow::Tensor& sum) {
-                      if (status.ok()) {
-                        context->set_output(0, sum);
-                      } else {
-                        context->SetStatus(status);
-                      }
-                      done();
-                    });
+    horovod->Sum(context, all,
+                 [context, done](const absl::Status& status, const tensorflow::Tensor& sum) {
+                   if (status.ok()) {
+                     context->set_output(0, sum);
+                   } else {
+                     context->SetStatus(status);
+                   }
+                   done();
+                 });
   }
 
   const std::shared_ptr<const OperationInfo> operation_;
   const ExchangeSteps steps_;
-  HorovodAllReduce by_horovod_;
+  HorovodAllReduce by_horovod_, sum_by_horovod_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduce").Device(tensorflow::DEVICE_CPU),

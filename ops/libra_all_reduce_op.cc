@@ -54,7 +54,9 @@ Averages (or sums) each tensor over all ranks, as one all-reduce of all of them 
 
 tensors: this rank's tensors, of one dtype, in backward order.
 ends: for one tensor, of which each rank has rows of its own: where those of each rank end among all
-  rows, which are put out in rank order, and divided by the number of ranks for an average.
+  rows, which are put out in rank order, and divided by the number of ranks for an average. A
+  second one, a number, leaves them undivided (0), or says that each rank has all rows (1), which
+  are reduced as without ends.
 reduced: same shapes but for `ends`, the same bits on every rank.
 tensor_names: a name for each tensor, the same on every rank.
 num_threads: how many lanes the all-reduce may use.

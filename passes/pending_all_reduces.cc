@@ -32,7 +32,8 @@ const char* Malformed(const NodeDef& node, const std::vector<Fanin>& fanins) {
   }
   if (node.attr().find("T") == node.attr().end()) return "has no dtype";
   const auto is_data = [](const Fanin& fanin) { return fanin.port >= 0; };
-  const int num_ends = HasRowsOfRanks(node) ? 1 : 0;
+  const auto ends = node.attr().find("E");
+  const int64_t num_ends = ends == node.attr().end() ? 0 : ends->second.i();
   if (std::count_if(fanins.begin(), fanins.end(), is_data) != 1 + num_ends) {
     return "has not exactly one data input";
   }

@@ -216,15 +216,17 @@ DOCTEST_TEST_CASE("PlannedRowsAreOfTheirOwnKind") {
   Graph builder;
   builder.Reduce("dense", "grad_dense");
   builder.Add("Const", "ends");
-  for (const std::string name : {"a", "b"}) {
+  builder.Add("Const", "shared");
+  for (const std::string name : {"a", "b", "c", "d"}) {
     tensorflow::NodeDef* const rows = builder.Reduce(name, "local_" + name);
-    tensorflow::AddNodeAttr("E", 1, rows);
-    if (name == "a") rows->add_input("ends");
+    tensorflow::AddNodeAttr("E", name < "c" ? 1 : 2, rows);
+    if (name != "b") rows->add_input("ends");
+    if (name == "c") rows->add_input("shared");
   }
-  const Found found = FindIn(builder, {"dense", "a", "b"});
-  DOCTEST_REQUIRE_EQ(found.marked.size(), 2u);  // b has no ends
+  const Found found = FindIn(builder, {"dense", "a", "b", "c", "d"});
+  DOCTEST_REQUIRE_EQ(found.marked.size(), 3u);  // b and d lack an input
   for (const PlannedAllReduce& m : found.marked) {
-    DOCTEST_CHECK_EQ(m.kind.rows, m.tensor == "a" ? "a" : "");
+    DOCTEST_CHECK_EQ(m.kind.rows, m.tensor == "dense" ? "" : m.tensor);
   }
 }
 

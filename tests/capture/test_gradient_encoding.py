@@ -179,8 +179,17 @@ def test_parts_end_with_the_last_row(engine: engine_lib.Engine, ends: Any) -> No
     assert "ends" in raised.value.message
 
 
+@pytest.mark.parametrize("shared", [[], [0, 1]])
+def test_rows_are_of_one_kind(engine: engine_lib.Engine, shared: list[int]) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        collective_ops.all_reduce(
+            tf.ones([3]), "rows", "step", ends=[3], is_shared=tf.constant(shared, tf.int32)
+        )
+    assert "ends" in raised.value.message
+
+
 @pytest.mark.parametrize("is_planned", [False, True])
-def test_plans_include_rows_alone(is_planned: bool) -> None:
+def test_plans_include_rows_gathered_or_added(is_planned: bool) -> None:
     with tf.Graph().as_default() as graph:
         slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 2]), tf.constant([8, 4]))
         exchange = gradient_encoding.RowExchange("table", "step", 3, is_planned)
@@ -201,6 +210,5 @@ def test_plans_include_rows_alone(is_planned: bool) -> None:
         *ids,
         ("table", "average", plan),
         *ids,
-        ("table/rows", "sum", UNPLANNED),
-        ("table", "average", UNPLANNED),
+        ("table", "average", plan),
     ]

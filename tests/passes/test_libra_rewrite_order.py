@@ -97,17 +97,21 @@ def test_gathered_rows_stay_and_are_no_plan_that_was_written() -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_planned_rows_run_in_their_group_and_what_they_need_comes_first(apart: bool) -> None:
+@pytest.mark.parametrize("ends", [["ends"], ["ends", "shared"]])
+def test_planned_rows_run_in_their_group_and_what_they_need_comes_first(
+    apart: bool, ends: list[str]
+) -> None:
     # Automatic control dependencies put the exchange of ids behind the first gradient.
     builder = GraphBuilder()
     builder.reduce("a", late(builder, "grad_a"))
     ids = builder.reduce("ids", builder.source("local_ids"), "^a")
     builder.graph.node[-1].attr["plan"].s = UNPLANNED.encode()
-    builder.node("Cast", "ends", [ids])
-    builder.graph.node[-1].attr["SrcT"].type = tf.float32.as_datatype_enum
-    builder.graph.node[-1].attr["DstT"].type = tf.int32.as_datatype_enum
-    builder.reduce("b", late(builder, "grad_b"), "ends", "^ids")
-    builder.graph.node[-1].attr["E"].i = 1
+    for name in ends:
+        builder.node("Cast", name, [ids])
+        builder.graph.node[-1].attr["SrcT"].type = tf.float32.as_datatype_enum
+        builder.graph.node[-1].attr["DstT"].type = tf.int32.as_datatype_enum
+    builder.reduce("b", late(builder, "grad_b"), *ends, "^ids")
+    builder.graph.node[-1].attr["E"].i = len(ends)
     builder.reduce("c", late(builder, "grad_c"), "^b")
     plan = register([Group("ab"), Group("c", num_threads=2)], wire_dtype="bfloat16")
 
@@ -117,8 +121,8 @@ def test_planned_rows_run_in_their_group_and_what_they_need_comes_first(apart: b
     by_name, prefix = nodes(graph), f"tf_libra/{plan}/group_"
     rows = by_name[f"{prefix}0_part_1"]
     assert tensor_names(rows) == ["b"]
-    assert data(rows) == ["grad_b", "ends"]
-    assert rows.attr["E"].i == 1
+    assert data(rows) == ["grad_b", *ends]
+    assert rows.attr["E"].i == len(ends)
     assert rows.attr["group"].i == 0
     assert not rows.attr["wire_dtype"].s  # rows are never rounded
     assert by_name[f"{prefix}0"].attr["wire_dtype"].s == b"bfloat16"

@@ -33,6 +33,7 @@ EQUAL = [
     "several_steps_in_a_loop_of_the_graph",
     "embedding_gathered",
     "embedding_made_dense",
+    "embedding_added",
     "embedding_alone",
     "loss_scaling_by_hand",
     "tensors_without_elements",
@@ -48,6 +49,7 @@ EQUAL = [
     "clustered_by_xla",
     "gradient_penalty",
     "penalty_on_rows_of_all_data",
+    "penalty_on_added_rows_of_all_data",
     "penalty_on_the_gradient_of_all_data",
     "adapting_to_a_task_of_each_rank",
     "not_finite_raises",
@@ -241,11 +243,11 @@ def test_function_called_elsewhere_all_reduces_nothing(scripts: Job) -> None:
     assert scripts.value("function_that_was_traced_before") is True
 
 
-def test_embeddings_are_gathered_unless_made_dense(scripts: Job) -> None:
-    gathered, dense, alone = (
-        scripts.value(f"embedding_{how}") for how in ("gathered", "made_dense", "alone")
+def test_embeddings_are_planned_as_rows_unless_made_dense(scripts: Job) -> None:
+    gathered, dense, added, alone = (
+        scripts.value(f"embedding_{how}") for how in ("gathered", "made_dense", "added", "alone")
     )
-    assert gathered == {"sparse": True, "plan": ["final", "table"]}
+    assert gathered == added == {"sparse": True, "plan": ["final", "table"]}
     assert dense == {"sparse": False, "plan": ["final", "table"]}
     assert alone == {"sparse": True, "plan": ["table"]}
 

@@ -81,6 +81,7 @@ def all_reduce(
     function: str,
     reduction: str = "sum",
     ends: Any = None,
+    is_shared: Any = None,
     is_planned: bool = False,
 ) -> Any:
     """Returns a tensor summed or averaged over all ranks.
@@ -92,11 +93,13 @@ def all_reduce(
         reduction: "sum" or "average".
         ends: int32 [size], if `tensor` has rows of this rank alone: where those of each rank end
             among all ranks' rows, which are returned in rank order, divided for an average.
+        is_shared: int32 scalar, with `ends`: 1 if every rank has all rows, which are reduced as
+            without `ends`; 0 if not, and rows are returned undivided.
         is_planned: whether plans include it.
     """
     (reduced,) = native.load().ops.libra_all_reduce(
         tensors=[tensor],
-        ends=[] if ends is None else [ends],
+        ends=[part for part in (ends, is_shared) if part is not None],
         tensor_names=[name],
         function=function,
         reduction=reduction,

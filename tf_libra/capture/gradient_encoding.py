@@ -25,7 +25,7 @@ class RowExchange:
         name: of the variable.
         function: the training function.
         size: number of processes.
-        is_planned: whether plans include the rows that `gather` exchanges.
+        is_planned: whether plans include the rows.
     """
 
     name: str
@@ -43,7 +43,7 @@ class RowExchange:
         with tf.control_dependencies([ids]):  # small, and there early: not behind the rows
             ends = tf.cumsum(counts)
         rows = collective_ops.all_reduce(
-            slices.values, self.name, self.function, "average", ends, self.is_planned
+            slices.values, self.name, self.function, "average", ends, is_planned=self.is_planned
         )
         return self._slices(rows, ids, slices)
 
@@ -52,28 +52,35 @@ class RowExchange:
 
         A rank adds its rows of the same id before it sends them. Then terms are added in rank
         order, so the average has the bits of the dense average but for signs of zeros. Added rows
-        are never more than the whole table. Both ways are in the graph, one of them without rows,
-        so that no branch parts the ranks.
+        are never more than the whole table. Gathered or added, it is one all-reduce, so that no
+        branch parts the ranks.
         """
-        own_ids, own = _add_duplicates(slices)
-        num_own = tf.shape(own)[0]
+        own_ids, positions = tf.unique(slices.indices)
+        num_own = tf.size(own_ids)
         counts, all_ids = self._gather_ids(own_ids, slices.dense_shape)
         ids = tf.unique(tf.sort(all_ids)).y
-        num_rows = tf.shape(ids)[0]
-        is_gathered = tf.cast(self.size * tf.reduce_max(counts) < 2 * num_rows, tf.int32)
-        rows = self._gather(own[: is_gathered * num_own], is_gathered * counts, "rows")
-        positions = tf.searchsorted(ids, all_ids)[: tf.shape(rows)[0]]
-        exact = tf.cast(rows, _summed_in(rows.dtype))
-        sums = tf.math.unsorted_segment_sum(exact, positions, is_gathered * num_rows)
-        is_added = 1 - is_gathered
-        num_added = is_added * num_own
-        terms = tf.scatter_nd(
-            tf.searchsorted(ids, own_ids)[:num_added, None],
-            own[:num_added],
-            tf.concat([[is_added * num_rows], tf.shape(own)[1:]], 0),
+        num_rows = tf.size(ids)
+        is_added = self.size * tf.reduce_max(counts) >= 2 * num_rows
+        # Added rows are all that any rank has, in the order of the result.
+        places = tf.where(is_added, tf.searchsorted(ids, own_ids), tf.range(num_own))
+        rows = collective_ops.all_reduce(
+            tf.math.unsorted_segment_sum(
+                slices.values, tf.gather(places, positions), tf.where(is_added, num_rows, num_own)
+            ),
+            self.name,
+            self.function,
+            "average",
+            tf.cumsum(counts),
+            tf.cast(is_added, tf.int32),
+            self.is_planned,
         )
-        added = collective_ops.all_reduce(terms, self.name, self.function, reduction="average")
-        return self._slices(tf.concat([self._divide(sums, own.dtype), added], 0), ids, slices)
+        ids_of_rows = tf.concat([all_ids, ids], 0)[tf.where(is_added, tf.size(all_ids), 0) :]
+        exact = _summed_in(rows.dtype)
+        sums = tf.math.unsorted_segment_sum(
+            tf.cast(rows, exact), tf.searchsorted(ids, ids_of_rows[: tf.shape(rows)[0]]), num_rows
+        )
+        divisor = tf.cast(tf.where(is_added, 1, self.size), exact)
+        return self._slices(tf.cast(sums / divisor, rows.dtype), ids, slices)
 
     def _gather_ids(self, own: Any, dense_shape: Any) -> tuple[Any, Any]:
         """Returns the number of rows of each rank, and all ids in rank order.
@@ -96,11 +103,6 @@ class RowExchange:
         return collective_ops.all_reduce(
             own, f"{self.name}/{what}", self.function, ends=tf.cumsum(counts)
         )
-
-    def _divide(self, rows: Any, dtype: Any = None) -> Any:
-        """Returns rows divided by the number of ranks, rounded as the engine does."""
-        exact = _summed_in(rows.dtype)
-        return tf.cast(tf.cast(rows, exact) / tf.cast(self.size, exact), dtype or rows.dtype)
 
     def _slices(self, values: Any, ids: Any, like: tf.IndexedSlices) -> tf.IndexedSlices:
         values = tf.ensure_shape(values, [None, *like.values.shape[1:]])
@@ -130,13 +132,6 @@ def from_wire(numbers: Any, dtype: tf.DType, first: Any, last: Any, what: str) -
     )
     with tf.control_dependencies([] if check is None else [check]):  # None: it has run
         return tf.cast(numbers, dtype)
-
-
-def _add_duplicates(slices: tf.IndexedSlices) -> tuple[Any, Any]:
-    """Returns ids without duplicates, and the sum of each id's rows in their order."""
-    found = tf.unique(slices.indices)
-    sums = tf.math.unsorted_segment_sum(slices.values, found.idx, tf.shape(found.y)[0])
-    return found.y, sums
 
 
 def _summed_in(dtype: tf.DType) -> tf.DType:

@@ -66,8 +66,7 @@ class ReductionPolicy:
             rows of the same id, over all ranks.
         joins_rows: whether rows, their values and ids, pass through all-reduces of their own, which
             a rank that trains the joint batch by itself leaves out; else ranks exchange rows.
-        plans_rows: whether plans include gathered rows. Those that are added never are: which of
-            them travel is known only when all ids are.
+        plans_rows: whether plans include the rows of sparse gradients.
         error_feedback: whether what rounding loses is added to the next gradients.
         inner_gradients: treatment of gradients that an outer tape differentiates again: "average",
             "local" or "reject".
@@ -304,8 +303,7 @@ class GradientRegistry:
 
     def is_behind_groups(self, gradient: Any) -> bool:
         """Returns whether a gradient travels as rows that no plan includes."""
-        is_planned = self._policy.plans_rows and self._policy.sparse_as_dense != "rows"
-        return self.is_gathered(gradient) and not is_planned
+        return self.is_gathered(gradient) and not self._policy.plans_rows
 
     def is_gathered(self, gradient: Any) -> bool:
         """Returns whether a gradient travels as rows."""

@@ -151,6 +151,17 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     names, reduction, function, plan = (
         operation.get_attr(name) for name in ("tensor_names", "reduction", "function", "plan")
     )
+    rows, ends = operation.inputs[: len(names)], operation.inputs[len(names) :]
+    place = engine_place()
+    if ends and place is None:
+        raise ValueError(
+            "inner_gradients='average' needs engine='lanes' for sparse gradients, or"
+            " sparse_as_dense=True"
+        )
+    is_shared = ends[1] > 0 if len(ends) > 1 else None
+    if is_shared is not None:  # else rows were not divided
+        factor = tf.where(is_shared, 1, place.world_size)
+        incoming = tuple(tensor * tf.cast(factor, tensor.dtype) for tensor in incoming)
     reduced = load().ops.libra_all_reduce(
         tensors=list(incoming),
         ends=[],
@@ -159,17 +170,13 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
         function=function,
         plan=plan,
     )
-    rows, ends = operation.inputs[: len(names)], operation.inputs[len(names) :]
     if not ends:
         return list(reduced)
-    place = engine_place()
-    if place is None:
-        raise ValueError(
-            "inner_gradients='average' needs engine='lanes' for sparse gradients, or"
-            " sparse_as_dense=True"
-        )
-    end = ends[0][place.rank]
-    return [reduced[0][end - tf.shape(rows[0])[0] : end], None]
+    num_rows = tf.shape(rows[0])[0]
+    begin = ends[0][place.rank] - num_rows
+    if is_shared is not None:
+        begin = tf.where(is_shared, 0, begin)
+    return [reduced[0][begin : begin + num_rows], *(None for _ in ends)]
 
 
 def message(text: str) -> bytes:

@@ -72,6 +72,11 @@ def embedding_made_dense() -> Any:
 
 
 @cases
+def embedding_added() -> Any:
+    return embedding(True, sparse_as_dense="rows")
+
+
+@cases
 def embedding_alone() -> Any:
     return embedding(False)
 

@@ -1,5 +1,6 @@
 """Gradients that a tape differentiates again."""
 
+from collections.abc import Callable
 from typing import Any
 
 import models
@@ -78,26 +79,35 @@ def penalty_on_the_gradient_of_all_data() -> Any:
 @cases
 def penalty_on_rows_of_all_data() -> Any:
     """Rows of a sparse gradient, of which ranks have their own."""
+    return penalty_on_rows(lambda rows: rows.values)
 
+
+@cases
+def penalty_on_added_rows_of_all_data() -> Any:
+    return penalty_on_rows(tf.convert_to_tensor, sparse_as_dense="rows")
+
+
+def penalty_on_rows(numbers: Callable[[Any], Any], **options: Any) -> Any:
     def train(wrap: Wrap, share: Share) -> Any:
-        table = tf.Variable(tf.reshape(tf.range(12, dtype=DTYPE) / 12.0, [4, 3]), name="table")
+        table = tf.Variable(tf.reshape(tf.range(48, dtype=DTYPE) / 48.0, [16, 3]), name="table")
         weights = tf.Variable(tf.ones([3, models.CLASSES], DTYPE) / 3.0, name="weights")
         both = [table, weights]
 
         def step(inputs: Any, labels: Any) -> Any:
             with tf.GradientTape() as outer:
                 with tf.GradientTape() as inner:
-                    logits = tf.gather(table, tf.argmax(inputs[:, :4], 1)) @ weights
+                    ids = tf.argmax(inputs[:, :4], 1) + 4 * tf.argmax(inputs[:, 4:8], 1)
+                    logits = tf.gather(table, ids) @ weights
                     loss = models.cross_entropy(labels, logits * logits)
                 rows, dense = inner.gradient(loss, both)
-                loss += tf.reduce_sum(rows.values**2) + tf.reduce_sum(dense**2)
+                loss += tf.reduce_sum(numbers(rows) ** 2) + tf.reduce_sum(dense**2)
             for variable, gradient in zip(both, outer.gradient(loss, both), strict=True):
                 variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
 
         train_steps(wrap(step), share)
         return both, None
 
-    return compared(train, **BRIEFLY, inner_gradients="average")
+    return compared(train, **BRIEFLY, inner_gradients="average", **options)
 
 
 @cases
