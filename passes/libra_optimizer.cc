@@ -19,6 +19,7 @@
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
+#include "passes/row_reads.h"
 #include "passes/update_fusion.h"
 #include "passes/update_sharding.h"
 #include "tensorflow/core/graph/graph.h"
@@ -162,6 +163,8 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
       const ShardedNodes sharded =
           ShardUpdates(*sharding_, plan_->gathers, keep, &report, optimized_graph);
       report.num_fused_updates = FuseUpdates(sharded, keep, optimized_graph);
+    } else if (changed) {
+      ReadRowsInPlace(KeptNodes(item), optimized_graph);
     }
     if (changed && rewriter->SplitsStartDone()) SplitIntoStartDone(Nodes(report), optimized_graph);
   }

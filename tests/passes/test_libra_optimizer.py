@@ -200,3 +200,28 @@ def test_offline_with_all_other_optimizers(model: Model) -> None:
     assert_acyclic(rewritten)
     assert_is_in_force(joined(rewritten), plan, groups)
     assert_is_in_force(joined(optimize(rewritten, proto, fetch=fetch)), plan, groups)
+
+
+def test_rows_are_read_without_a_copy_of_their_table() -> None:
+    table = tf.Variable(tf.reshape(tf.range(12.0), [6, 2]))
+
+    @tf.function
+    def step(ids: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            # As Keras' embeddings do: TensorFlow would read a variable's rows by itself.
+            rows = tf.gather(tf.convert_to_tensor(table), ids)
+            loss = tf.reduce_sum(rows**2)
+        gradient = tape.gradient(loss, table)
+        values = all_reduce(gradient.values, "a")
+        table.scatter_sub(tf.IndexedSlices(values / 4, gradient.indices))
+        return rows
+
+    plan = register([Group("a")])
+    with under(plan):
+        graph = executed(step, tf.constant([4, 1]))
+        after = step(tf.constant([4, 1]))
+    ops = [node.op for node in graph.node]
+    assert ops.count("ResourceGather") == 1
+    assert not {"GatherV2", "ReadVariableOp"} & set(ops)
+    assert after.numpy().tolist() == [[4.0, 4.5], [1.0, 1.5]]
+    assert table.numpy().tolist() == [[0, 1], [0.5, 0.75], [4, 5], [6, 7], [2, 2.25], [10, 11]]
