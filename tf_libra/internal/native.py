@@ -152,14 +152,9 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
         operation.get_attr(name) for name in ("tensor_names", "reduction", "function", "plan")
     )
     rows, ends = operation.inputs[: len(names)], operation.inputs[len(names) :]
-    place = engine_place()
-    if ends and place is None:
-        raise ValueError(
-            "inner_gradients='average' needs engine='lanes' for sparse gradients, or"
-            " sparse_as_dense=True"
-        )
+    place = _place_of_rows() if ends else None
     is_shared = ends[1] > 0 if len(ends) > 1 else None
-    if is_shared is not None:  # else rows were not divided
+    if place is not None and is_shared is not None:  # else rows were not divided
         factor = tf.where(is_shared, 1, place.world_size)
         incoming = tuple(tensor * tf.cast(factor, tensor.dtype) for tensor in incoming)
     reduced = load().ops.libra_all_reduce(
@@ -170,13 +165,28 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
         function=function,
         plan=plan,
     )
-    if not ends:
+    if place is None:
         return list(reduced)
     num_rows = tf.shape(rows[0])[0]
     begin = ends[0][place.rank] - num_rows
     if is_shared is not None:
         begin = tf.where(is_shared, 0, begin)
     return [reduced[0][begin : begin + num_rows], *(None for _ in ends)]
+
+
+def _place_of_rows() -> EnginePlace:
+    """Returns the place whose rows a gradient is of.
+
+    Raises:
+        ValueError: rows were gathered by another engine than lanes.
+    """
+    place = engine_place()
+    if place is None:
+        raise ValueError(
+            "inner_gradients='average' needs engine='lanes' for sparse gradients, or"
+            " sparse_as_dense=True"
+        )
+    return place
 
 
 def message(text: str) -> bytes:
