@@ -1,5 +1,6 @@
 """Cases of `auto` for ten kinds of models, and of checkpoints that families write and load."""
 
+import dataclasses
 from typing import Any
 from unittest import mock
 
@@ -12,12 +13,19 @@ from one_rank_trials import FAMILIES, LAST, MAX_STEPS, SAMPLES, cases, every_val
 import tf_libra
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tests.model_parallel.kinds_of_models import KINDS, halves, with_slots
-from tf_libra.runtime import family_trials
+from tf_libra.runtime import family_candidates, family_trials
+from tf_libra.runtime.strategy_kinds import resolve_strategy
 from tf_libra.strategies import Auto, OneRank, Spp
 
 hvd.init()
 SETTLED_STEPS = 3
 WINNERS = ("spp", "deeppool", FIRST, "one-rank")
+
+
+def in_two_stages(family):
+    """Returns the strategy of a family; a pipeline of one stage would be data parallelism."""
+    kind, strategy = resolve_strategy(family)
+    return kind, dataclasses.replace(strategy, num_stages=2) if family == "spp" else strategy
 
 
 def through_trials(name, chosen):
@@ -35,6 +43,7 @@ def through_trials(name, chosen):
     with (
         every_family_in_trials(chosen),
         mock.patch.object(family_trials, "NUM_ROUNDS", 2),
+        mock.patch.object(family_candidates, "resolve_strategy", in_two_stages),
     ):
         step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
         for batch in batches(MAX_STEPS, SAMPLES):
