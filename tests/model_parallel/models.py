@@ -89,7 +89,7 @@ def branching() -> Trained:
     return from_keras(keras.Model(inputs, outputs), keras.optimizers.AdamW(1e-2))
 
 
-def transformer() -> Trained:
+def transformer(num_blocks: int = 2) -> Trained:
     """Transformer blocks over rows of an image, in plain code with boundaries."""
     layers = keras.layers
     width = 8
@@ -102,7 +102,7 @@ def transformer() -> Trained:
             layers.Dense(width),
             layers.LayerNormalization(),
         )
-        for _ in range(2)
+        for _ in range(num_blocks)
     ]
     head = layers.Dense(10)
     position = tf.Variable(tf.random.stateless_normal([8, width], [1, 2]), name="position")
