@@ -49,7 +49,7 @@ def test_defaults() -> None:
     assert resolved(tuning=config.Tuning(max_seconds=2.5)).budget == Budget(60, 2.5)
     assert found.timeout_seconds == 600
     assert found.num_lanes == 4
-    assert found.shard_updates == "auto"
+    assert found.shard_updates is False
 
 
 @pytest.mark.parametrize(

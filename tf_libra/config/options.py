@@ -238,11 +238,11 @@ class DataParallelOptions(Options):
         agreed=True,
     )
     shard_updates: bool | str = option(
-        "auto",
+        False,
         "bool | str",
         validators.boolean_or("overlap", "auto"),
-        """update and store own parts only (docs/sharded_updates.md). "auto": with the same bits, if
-        that wins trials. "overlap": gather weights under the next forward pass.""",
+        """update and store own parts only (docs/sharded_updates.md). "overlap": gather weights
+        under the next forward pass. "auto": if that wins trials of "libra" or "auto".""",
         agreed=True,
     )
     max_tuning_steps: int = option(
