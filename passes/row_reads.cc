@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -50,7 +51,33 @@ bool GathersRows(const NodeDef& node, const std::vector<Fanin>& fanins, const Gr
          IsZero(graph.node(fanins[2].node));
 }
 
+// Returns the node that outputs the resource of a node's first input; -1 without one.
+int ResourceOf(int node, const IndexedGraph& graph) {
+  for (;;) {
+    if (graph.fanins[node].empty() || graph.fanins[node][0].port < 0) return -1;
+    node = graph.fanins[node][0].node;
+    if (graph.def->node(node).op() != "Identity") return node;
+  }
+}
+
+// Returns the variables of which the graph uses single rows in place. TensorFlow copies them at
+// each read of the value in any case.
+std::unordered_set<int> FindTables(const IndexedGraph& graph) {
+  std::unordered_set<int> tables;
+  for (int i = 0; i < graph.def->node_size(); ++i) {
+    const std::string& op = graph.def->node(i).op();
+    if (absl::StartsWith(op, "ResourceScatter") || absl::StartsWith(op, "ResourceSparseApply") ||
+        op == "ResourceGather") {
+      tables.insert(ResourceOf(i, graph));
+    }
+  }
+  tables.erase(-1);
+  return tables;
+}
+
 std::vector<RowRead> FindRowReads(const NodesToKeep& keep, const IndexedGraph& graph) {
+  const std::unordered_set<int> tables = FindTables(graph);
+  if (tables.empty()) return {};
   std::vector<int> num_readers(graph.fanins.size(), 0);
   for (const std::vector<Fanin>& fanins : graph.fanins) {
     for (const Fanin& fanin : fanins) num_readers[fanin.node] += fanin.port >= 0;
@@ -62,9 +89,10 @@ std::vector<RowRead> FindRowReads(const NodesToKeep& keep, const IndexedGraph& g
     const int from = graph.fanins[i][0].node;
     const NodeDef& read = graph.def->node(from);
     if (read.op() == "ReadVariableOp" && num_readers[from] == 1 &&
-        keep.fetched.count(read.name()) == 0 && keep.fed.count(read.name()) == 0 &&
-        keep.fed.count(gather.name()) == 0 && read.device() == gather.device() &&
-        !absl::StrContains(read.device(), "GPU") && graph.contexts[from] == graph.contexts[i]) {
+        tables.count(ResourceOf(from, graph)) > 0 && keep.fetched.count(read.name()) == 0 &&
+        keep.fed.count(read.name()) == 0 && keep.fed.count(gather.name()) == 0 &&
+        read.device() == gather.device() && !absl::StrContains(read.device(), "GPU") &&
+        graph.contexts[from] == graph.contexts[i]) {
       found.push_back({from, i});
     }
   }

@@ -12,7 +12,9 @@ namespace tf_libra {
 // ResourceGather, which reads them from the variable: the same bits. Returns the number of these.
 //
 // TensorFlow copies a variable whenever its value is read, once its rows have been updated one by
-// one, as sparse gradients update them. Keras' embeddings read the value of their table.
+// one, as sparse gradients update them. Keras' embeddings read the value of their table. Variables
+// of which the graph uses no single rows in place keep their reads: a ResourceGather would make
+// TensorFlow copy them from then on.
 //
 // The reads become NoOps that follow the ResourceGather, for others to wait for. So what ran after
 // the read runs after the gather, too, and the rows are those of the same time. If that closes a

@@ -90,6 +90,8 @@ DOCTEST_TEST_CASE("WhatIsNoReadOfRowsStays") {
         [](Lookup* step) { tensorflow::AddNodeAttr("batch_dims", 1, step->Node("rows")); });
   // The value is needed as a whole.
   stays(Lookup(), [](Lookup* step) { step->graph.AddFloat("Sum", "norm", {"read", "axis"}); });
+  // All of the table is updated, as by Adam of Keras.
+  stays(Lookup(), [](Lookup* step) { step->Node("update")->set_op("AssignSubVariableOp"); });
   // Ids of what the update has written: the rows are older.
   stays(Lookup(), [](Lookup* step) {
     step->graph.Add("NoOp", "other_update", {"^read"});
