@@ -121,13 +121,13 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     const auto gathered = std::make_shared<Gathered>();
     OP_REQUIRES_OK_ASYNC(context, LookUp(context, gathered.get()), done);
     gathered->wholes.resize(gathered->variables.size());
-    WeightBackups::Global().Drop(gathered->variables);
     if (in_background_) return StartInBackground(context, engine.get(), gathered, done);
     for (size_t i = 0; i < gathered->variables.size(); ++i) {
       Var* const variable = gathered->variables[i].get();
       const tensorflow::mutex_lock lock(*variable->mu());
       OP_REQUIRES_OK_ASYNC(context, FindWhole(context, variable, &gathered->wholes[i]), done);
     }
+    WeightBackups::Global().Drop(gathered->variables);
     AllReduceRequest request = RequestOf(*gathered);
     request.done = [context, done, gathered](const Status& status) {
       {
@@ -149,6 +149,7 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
       Var* const variable = gathered->variables[i].get();
       OP_REQUIRES_OK_ASYNC(context, FindWhole(context, variable, &gathered->wholes[i]), done);
     }
+    WeightBackups::Global().Drop(gathered->variables);
     const PendingGathers::Variables addresses = locked->addresses();
     AllReduceRequest request = RequestOf(*gathered);
     request.done = [gathered, locked, addresses](const Status& status) mutable {

@@ -301,8 +301,10 @@ class TrainingFunction:
         self._sessions.reporter.on_idle()
         # What this rank still sends is of the last step, which is complete.
         pending_gathers().finish_quietly()
-        self._sharded.undo()
-        self._rendezvous.abort(cause, error)
+        try:
+            self._sharded.undo()
+        finally:
+            self._rendezvous.abort(cause, error)
         if cause is not error:
             raise cause from error
 
