@@ -105,6 +105,7 @@ class FamilyStep:
         self._is_chosen = False
         self._has_measured_links = False
         self._untimed = ""  # why the strategy is chosen by prediction, in a clause
+        self._is_lasting = True  # whether later jobs may rely on the choice
 
     def _number_steps_from(self, number: int) -> None:
         """Numbers the next step of every strategy after a step, as the script counts them."""
@@ -424,6 +425,7 @@ class FamilyStep:
 
     def _choose_predicted(self) -> None:
         """Goes on with the strategy whose predicted step is the shortest; FIRST without any."""
+        self._is_lasting = False  # a later job may have time for trials
         seconds = self._candidates.predict_all()
         self._candidates.leave_out_unless([*seconds], UNTIMED, is_slow=True)
         if len(self._members) < 2:
@@ -443,7 +445,7 @@ class FamilyStep:
         families = self._compare_families()
         self._show_families(families)
         self._watch.on_chosen(self._medians.get(name))
-        if not self._untimed:  # a later job may have time for trials
+        if self._is_lasting:
             store_choice(self._first, families, self._candidates.steps.get(name))
 
     def _show_families(self, families: FamilyComparison) -> None:

@@ -51,6 +51,11 @@ def scatter_squares(gradients, variables):
     variables[0].scatter_sub(tf.IndexedSlices(gradients[0].values ** 2, gradients[0].indices))
 
 
+def scatter_rounded(gradients, variables):
+    rounded = tf.cast(tf.cast(gradients[0].values, tf.int32), tf.float32)
+    variables[0].scatter_sub(tf.IndexedSlices(rounded, gradients[0].indices))
+
+
 def scale_each_row(gradients, variables):
     rows = gradients[0]
     scales = tf.range(tf.cast(tf.shape(rows.values)[0], tf.float32))[:, tf.newaxis]
@@ -85,6 +90,7 @@ def test_rows_are_added(apply):
         by_optimizer(keras.optimizers.Adagrad(0.1)),
         by_optimizer(keras.optimizers.SGD(0.1, global_clipnorm=0.5)),
         scatter_squares,
+        scatter_rounded,
         scale_each_row,
         scatter_elsewhere,
         overwrite,

@@ -111,7 +111,7 @@ class _Examples(Interpreter):
         self.found: str | None = None
         self._statistics = statistics
         scopes = {name.rpartition("/")[0] for name in statistics} - {""}
-        self._scopes = tuple(f"gradient_tape/{scope}/" for scope in scopes)  # of their gradients
+        self._scopes = {f"gradient_tape/{scope}" for scope in scopes}  # of their gradients
 
     def decide(self, node: Node, predicate: int) -> int:
         """Returns no labels: all examples may determine how often a loop runs."""
@@ -133,7 +133,7 @@ class _Examples(Interpreter):
         if not depends or is_itself or node.op in _CONSTANTS:
             return 0
         is_statistic = node.name in self._statistics
-        may_relate = is_statistic or node.name.startswith(self._scopes)
+        may_relate = is_statistic or node.name.rpartition("/")[0] in self._scopes
         if not may_relate and _relates_examples(node, inputs):
             self._find(node)
         found = [_label(node, i, labels) for i in range(len(node.sizes))]

@@ -66,8 +66,10 @@ def _reduced_part(op: Any, sparse: set[str]) -> dict[str, tuple[str, bool]]:
 
 def _forwarded_part(op: Any, used: list[tuple[str, bool] | None]) -> tuple[str, bool] | None:
     """Returns which part an op passes on, scaled if it holds rows; None if it does otherwise."""
-    if op.type in _COPIES and (op.type != "Neg" or not _holds_ids(used[0])):
-        return used[0]
+    if op.type in _COPIES:
+        is_ids = _holds_ids(used[0])
+        may_cast = op.outputs[0].dtype.is_integer == is_ids  # an integer rounds each row
+        return used[0] if may_cast and not (is_ids and op.type == "Neg") else None
     [index, *others] = [number for number, part in enumerate(used) if part is not None]
     if others or index not in _SCALES.get(op.type, ()) or _holds_ids(used[index]):
         return None

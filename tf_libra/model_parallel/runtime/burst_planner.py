@@ -352,7 +352,7 @@ class BurstPlanner:
     def _adopt(
         self, plan: BurstPlan, groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
     ) -> Layout:
-        self.plan = plan
+        self.plan, self._measuring = plan, Measuring(self._tell)
         layout = Layout.from_burst_plan(plan, self._control.world_size)
         layout = self._layout = dataclasses.replace(layout, groups=groups)
         if self._control.rank == 0:

@@ -82,7 +82,9 @@ class PipelinePlanner:
     @property
     def link_share(self) -> float:
         """See `Planner`."""
-        if self.plan is None or self._layers is None or not self.plan.predicted_seconds:
+        if self._user_plan is not None or self.plan is None or self._layers is None:
+            return 0.0  # it stays, whatever links take
+        if not self.plan.predicted_seconds:
             return 0.0
         endless = Cluster.from_bandwidth(np.full([self.plan.num_devices] * 2, _ENDLESS_RATE))
         computed = simulate_pipeline(self._layers, self.plan, endless).iteration_seconds
