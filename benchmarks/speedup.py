@@ -270,7 +270,7 @@ def _goals_of_trials(tuned: Sequence[Mapping[str, float]]) -> Iterator[tuple[str
             most = max(case[key] for case in tuned)
             yield (
                 f"measurements and trials of `auto` take at most {limit:g} {unit}",
-                f"at most {most:.0f} {unit}, in {len(tuned)} cases",
+                f"at most {most:.3g} {unit}, in {len(tuned)} cases",
             )
 
 
