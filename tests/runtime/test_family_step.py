@@ -451,6 +451,21 @@ def set_times(
     monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
 
 
+def contradict_links(
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+    predicted: float | None = 1e-3,
+    link_share: float = 0.5,
+) -> None:
+    """Lets steps of the other strategy take 2 ms, whatever its plan says of them and of links."""
+    set_times(first, other, 2e-3, monkeypatch)
+    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
+    monkeypatch.setattr(other, "predicted_seconds", predicted)
+    monkeypatch.setattr(other, "link_share", link_share)
+
+
 @pytest.mark.parametrize(
     ("predicted", "link_share", "is_measured"),
     [(1e-3, 0.5, True), (4e-3, 0.5, True), (2.2e-3, 0.5, False), (1e-3, 0.1, False)],
@@ -465,10 +480,7 @@ def test_links_are_measured_once_more_if_a_trial_contradicts_its_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The contradicted strategy and the fastest one have other turns."""
-    set_times(first, other, 2e-3, monkeypatch)
-    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
-    monkeypatch.setattr(other, "predicted_seconds", predicted)
-    monkeypatch.setattr(other, "link_share", link_share)
+    contradict_links(first, tried, other, monkeypatch, predicted, link_share)
     train(tried, 33)
     assert other.num_measured == is_measured and tried.settled is not is_measured
     train(tried, 32 * is_measured)
@@ -479,10 +491,7 @@ def test_links_are_measured_once_more_if_a_trial_contradicts_its_prediction(
 def test_links_are_not_measured_again_without_steps_for_turns(
     first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_times(first, other, 2e-3, monkeypatch)
-    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
-    monkeypatch.setattr(other, "predicted_seconds", 1e-3)
-    monkeypatch.setattr(other, "link_share", 0.5)
+    contradict_links(first, tried, other, monkeypatch)
     limit_trials(monkeypatch, max_steps=40)
     train(tried, 33)
     assert tried.settled and not other.num_measured
@@ -491,10 +500,7 @@ def test_links_are_not_measured_again_without_steps_for_turns(
 def test_trials_that_take_too_long_after_links_were_measured_again_keep_the_first_times(
     first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_times(first, other, 2e-3, monkeypatch)
-    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
-    monkeypatch.setattr(other, "predicted_seconds", 1e-3)
-    monkeypatch.setattr(other, "link_share", 0.5)
+    contradict_links(first, tried, other, monkeypatch)
     train(tried, 33)
     assert other.num_measured == 1 and not tried.settled
     limit_trials(monkeypatch, max_seconds=1e-9)

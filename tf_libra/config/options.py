@@ -339,10 +339,6 @@ class DataParallelOptions(Options):
     @property
     def trial_budget(self) -> Budget:
         """Limits of all trials in steps and seconds, those of other families included."""
-        return self._whole_budget
-
-    @property
-    def _whole_budget(self) -> Budget:
         steps, seconds = self.max_tuning_steps, self.tuning.max_seconds
         if seconds is not None:
             return Budget(steps, seconds)
@@ -351,7 +347,7 @@ class DataParallelOptions(Options):
     @property
     def budget(self) -> Budget:
         """Limits of tuning of data parallelism in steps and seconds."""
-        whole = self._whole_budget
+        whole = self.trial_budget
         if not self._tries_families:
             return whole
         steps, seconds = self._default_limits
