@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
-from tf_libra.model_parallel.capture.joint_batch import find_difference, find_influenced_by_allowed
+from tests.model_parallel.trained_model import from_keras
+from tf_libra.model_parallel.capture.joint_batch import find_differences
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.planning.allowed_differences import ALLOWED
@@ -19,7 +20,7 @@ def traces_of(step, images, labels):
 
 def difference_of(step, images, labels, allow=()):
     traces = traces_of(step, images, labels)
-    return find_difference(traces.microbatch_graph, traces.other_graph, allow)
+    return find_differences(traces.microbatch_graph, traces.other_graph, allow).reason
 
 
 def difference(make, allow=()):
@@ -44,10 +45,27 @@ def test_step_of_a_mean_over_examples_is_the_same(make):
     assert difference(make) is None
 
 
+def normalized_without_weights():
+    """A model that normalizes the inputs of a layer, and the outputs of a recurrent one."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Reshape([8, 8]),
+            layers.BatchNormalization(scale=False, center=False),
+            layers.LSTM(4),
+            layers.BatchNormalization(scale=False),
+            layers.Dense(10),
+        ]
+    )
+    return from_keras(model, tf.keras.optimizers.SGD(0.1))
+
+
 @pytest.mark.parametrize(
     ("make", "named", "allowed"),
     [
         (models.normalized, "moving_mean", "batch_statistics"),
+        (normalized_without_weights, "moving_mean", "batch_statistics"),
         (models.running_mean, "batch statistics", "batch_statistics"),
         (models.dropping, "random", "random_draws"),
         (models.generating, "random", "random_draws"),
@@ -62,16 +80,72 @@ def test_statistics_and_draws_are_named_unless_they_are_allowed(make, named, all
 
 
 def test_statistics_excuse_no_other_relation_of_examples():
-    def make():
-        trained = models.normalized()
+    assert "no mean over examples" in difference(rooted_after_normalization, ALLOWED)
 
-        def loss(labels, logits):
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            return tf.sqrt(tf.reduce_mean(losses))
 
-        return replace(trained, loss=loss)
+def rooted_after_normalization():
+    trained = models.normalized()
 
-    assert "no mean over examples" in difference(make, ALLOWED)
+    def loss(labels, logits):
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return tf.sqrt(tf.reduce_mean(losses))
+
+    return replace(trained, loss=loss)
+
+
+def tracked(losses, mean, running):
+    """The loss, of which the variable holds a moving average."""
+    running.assign(0.9 * running + 0.1 * mean)
+    return tf.reduce_mean(losses)
+
+
+def divided(losses, mean, running):
+    running.assign(0.9 * running + 0.1 * mean)
+    return tf.reduce_sum(losses) / mean
+
+
+def divided_one_by_one(losses, mean, running):
+    running.assign(0.9 * running + 0.1 * mean)
+    return tf.reduce_mean(losses / tf.stop_gradient(mean))
+
+
+def divided_by_the_running_mean(losses, mean, running):
+    running.assign(0.9 * running + 0.1 * mean)
+    return tf.reduce_mean(losses) / running
+
+
+def rooted_mean(losses, mean, running):
+    running.assign(mean)
+    return tf.sqrt(mean)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_same"),
+    [
+        (tracked, True),
+        (divided, False),
+        (divided_one_by_one, False),
+        (divided_by_the_running_mean, False),
+        (rooted_mean, False),
+    ],
+)
+def test_statistics_of_the_loss_normalize_no_layer(loss, is_same):
+    """Batch normalization divides what a layer with weights takes."""
+    [(images, _)] = batches(1, 4)
+    images = tf.reshape(images, [4, -1])
+    weight = tf.Variable(tf.ones([images.shape[1], 1]))
+    running = tf.Variable(1.0, trainable=False)
+
+    @tf.function
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            losses = tf.squeeze(images @ weight, 1) ** 2
+            result = loss(losses, tf.reduce_mean(losses), running)
+        weight.assign_sub(0.1 * tape.gradient(result, weight))
+        return result
+
+    found = difference_of(step, images, tf.zeros([4]), ALLOWED)
+    assert found is None if is_same else "no mean over examples" in found
 
 
 def influenced(make, allow):
@@ -79,10 +153,10 @@ def influenced(make, allow):
     trained = build_model(make)
     traces = traces_of(tf.function(trained.step), *batches(1, 4)[0])
     graph = traces.microbatch_graph
-    variables, results = find_influenced_by_allowed(graph, traces.other_graph, allow)
+    found = find_differences(graph, traces.other_graph, allow)
     returned = tf.nest.flatten(graph.recording.concrete.structured_outputs)
-    assert results <= {*range(len(returned))}
-    return {graph.variable_name(name) for name in variables}, len(results)
+    assert found.results <= {*range(len(returned))}
+    return {graph.variable_name(name) for name in found.variables}, len(found.results)
 
 
 def test_variables_and_results_are_explained_by_what_they_are_computed_from():

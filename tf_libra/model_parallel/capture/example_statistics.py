@@ -3,18 +3,29 @@
 What a step computes from such values differs as well. Everything else must be the same.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.interpreter import union
 from tf_libra.model_parallel.capture.step_dataflow import RANDOM
 from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.capture.traced_ops import READS
 
 # Advances the state of a generator by the number of generated values.
 _ADVANCE = "RngReadAndSkip"
 # Their values depend on the size of a batch, but not on its examples.
 _SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size", "VariableShape"})
+# Ops by which layers apply their weights to what they take.
+_LAYERS = frozenset(
+    {
+        *("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul", "Mul"),
+        *("Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2"),
+        *("DepthwiseConv2dNative", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
+    }
+)
 
 
 def statistics_writes(graph: StepGraph) -> Iterator[tuple[int, str]]:
@@ -51,6 +62,57 @@ def find_statistics(graph: StepGraph, other: StepGraph) -> frozenset[int]:
         elif op.type not in _SHAPES:
             found.add(index)
     return frozenset(found)
+
+
+def find_loss_statistics(
+    graph: StepGraph, other: StepGraph, statistics: Collection[int]
+) -> frozenset[int]:
+    """Returns the statistics from which a loss is computed without weights of a layer in between.
+
+    Batch normalization leaves the scale of a loss to the layers that follow it. These do not.
+
+    Args:
+        graph: the step.
+        other: the same step for another batch size.
+        statistics: indices of the ops that compute batch statistics.
+
+    Returns:
+        Indices of such ops, and of those that read variables with such statistics.
+    """
+    written = {name for _, name in statistics_writes(graph)}
+    reads = {
+        i for i, op in enumerate(graph.ops) if op.type in READS and written & {*graph.handles[i]}
+    }
+    numbers = {index: 1 << number for number, index in enumerate(sorted({*statistics, *reads}))}
+    have_weights = _find_weights(graph)
+    found: list[int] = []  # by op, a bit for each statistic
+
+    def statistics_in(tensor: Any) -> int:
+        index = graph.op_index[tensor.op.name]
+        twin = other.op_index.get(tensor.op.name)
+        its = None if twin is None else other.ops[twin].outputs[tensor.value_index]
+        is_whole = its is None or str(its.shape) == str(tensor.shape)
+        return found[index] | (numbers.get(index, 0) if is_whole else 0)
+
+    for op in graph.ops:
+        weighs = op.type in _LAYERS and any(
+            have_weights[graph.op_index[tensor.op.name]] and tensor.shape.rank != 0
+            for tensor in op.inputs
+        )
+        found.append(0 if weighs else union(map(statistics_in, op.inputs)))
+    losses = [graph.ops[graph.op_index[name]] for name in graph.recording.losses]
+    reached = union(statistics_in(tensor) for op in losses for tensor in op.outputs)
+    return frozenset(index for index, number in numbers.items() if number & reached)
+
+
+def _find_weights(graph: StepGraph) -> list[bool]:
+    """Returns, by op, whether it is computed from trained variables, and from no examples."""
+    trained = {graph.placeholder_of(variable) for variable in graph.recording.variables.values()}
+    found: list[bool] = []
+    for index, handles in enumerate(graph.handles):
+        is_weight = bool(trained & {*handles}) or any(found[i] for i in graph.input_indices(index))
+        found.append(is_weight and not graph.is_per_example[index])
+    return found
 
 
 def find_draws(graph: StepGraph) -> frozenset[int]:

@@ -5,6 +5,7 @@ from all of its examples at a time, draws, and effects outside of variables are 
 """
 
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tf_libra.model_parallel.capture.example_statistics import (
     find_draws,
     find_influenced,
+    find_loss_statistics,
     find_seeds,
     find_statistics,
     statistics_writes,
@@ -30,15 +32,32 @@ _HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
 
 
-def find_difference(graph: StepGraph, other: StepGraph, allow: Container[str] = ()) -> str | None:
-    """Returns what one rank would compute otherwise than all ranks, in a clause; None if nothing.
+@dataclass(frozen=True)
+class JointDifferences:
+    """Differences of a step that one rank computes for all from steps of all ranks.
+
+    Attributes:
+        reason: what the user does not allow, in a clause; None if nothing.
+        variables: placeholders of the variables that differ for a reason that the user allows.
+        results: numbers of such results.
+    """
+
+    reason: str | None
+    variables: frozenset[str] = frozenset()
+    results: frozenset[int] = frozenset()
+
+
+def find_differences(
+    graph: StepGraph, other: StepGraph, allow: Container[str] = ()
+) -> JointDifferences:
+    """Returns what one rank would compute otherwise than all ranks.
 
     Metrics are left out: they have no influence on weights.
 
     Args:
         graph: the step.
         other: the same step for another batch size.
-        allow: differences that the user allows, by name.
+        allow: differences that the user allows, by name. Effects change no value.
     """
     found = [
         (BATCH_STATISTICS, _describe_statistics(graph)),
@@ -47,42 +66,35 @@ def find_difference(graph: StepGraph, other: StepGraph, allow: Container[str] = 
     ]
     for name, reason in found:
         if reason and name not in allow:
-            return f"{reason}; {describe_allowing(name)}"
+            return JointDifferences(f"{reason}; {describe_allowing(name)}")
     for name, gradient in graph.gradients.items():
         if graph.recording.has_rows and not gradient.shape.is_fully_defined():
-            return (
+            return JointDifferences(
                 f"the number of rows of the gradient {name!r} depends on values, so that rows of an"
                 " id may be one row in the joint batch, and several in those of ranks"
             )
     statistics = find_statistics(graph, other) if BATCH_STATISTICS in allow else frozenset()
-    related = find_relation(graph, other, {graph.ops[index].name for index in statistics})
-    if related is None:
-        return None
-    return (
-        f"gradients are no mean over examples, since {related!r} takes what all examples of a batch"
-        " determine together, such as their number behind a mask, or the root of their mean"
-    )
-
-
-def find_influenced_by_allowed(
-    graph: StepGraph, other: StepGraph, allow: Container[str]
-) -> tuple[frozenset[str], frozenset[int]]:
-    """Returns variables and results that differ for a reason that the user allows.
-
-    Args:
-        graph: the step.
-        other: the same step for another batch size.
-        allow: differences that the user allows, by name. Effects change no value.
-
-    Returns:
-        Placeholders of the variables, and numbers of the results.
-    """
-    statistics = find_statistics(graph, other) if BATCH_STATISTICS in allow else frozenset()
+    related = _find_relation(graph, other, statistics)
+    if related is not None:
+        return JointDifferences(
+            f"gradients are no mean over examples, since {related!r} takes what all examples of a"
+            " batch determine together, such as their number behind a mask, or the root of their"
+            " mean"
+        )
     draws = find_draws(graph) if RANDOM_DRAWS in allow else frozenset()
     if not statistics | draws:
-        return frozenset(), frozenset()
+        return JointDifferences(None)
     variables, results = find_influenced(graph, statistics | draws)
-    return variables | find_seeds(graph, draws), results
+    return JointDifferences(None, variables | find_seeds(graph, draws), results)
+
+
+def _find_relation(graph: StepGraph, other: StepGraph, statistics: frozenset[int]) -> str | None:
+    """Returns the first op that relates examples otherwise than by statistics that layers take."""
+    names, of_losses = [op.name for op in graph.ops], frozenset[int]()
+    if statistics:
+        of_losses = find_loss_statistics(graph, other, statistics)
+    allowed = {names[index] for index in statistics - of_losses}
+    return find_relation(graph, other, allowed, {names[index] for index in of_losses - statistics})
 
 
 def _describe_statistics(graph: StepGraph) -> str:

@@ -41,6 +41,7 @@ class RecordedStep:
         nested_layers: names of layers that end inside another function, loop or condition, where
             the step cannot be cut.
         has_rows: whether a gradient is sparse: its values and its ids pass through one each.
+        losses: names of the ops whose gradient the step computes.
     """
 
     name: str
@@ -50,6 +51,7 @@ class RecordedStep:
     variables: dict[str, Any]
     nested_layers: tuple[str, ...]
     has_rows: bool = False
+    losses: tuple[str, ...] = ()
 
     @property
     def is_evaluation(self) -> bool:

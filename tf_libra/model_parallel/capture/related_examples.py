@@ -47,7 +47,10 @@ _SELECTIONS = frozenset(
 
 
 def find_relation(
-    graph: StepGraph, other: StepGraph, statistics: Collection[str] = ()
+    graph: StepGraph,
+    other: StepGraph,
+    statistics: Collection[str] = (),
+    reads: Collection[str] = (),
 ) -> str | None:
     """Returns the first op that lets examples influence each other's gradients; None without one.
 
@@ -55,6 +58,7 @@ def find_relation(
         graph: the step.
         other: the same step for another batch size.
         statistics: ops through whose outputs examples may influence each other.
+        reads: ops that read what all examples have determined together.
     """
     gradients = [graph.op_index[tensor.op.name] for tensor in graph.gradients.values()]
     ops = [graph.ops[index] for index in sorted(graph.closure(gradients))]
@@ -70,7 +74,14 @@ def find_relation(
     examples = _Examples(trace.functions, statistics)
     examples.run(
         replace(trace.body, nodes=tuple(node for node in trace.body.nodes if node.name in names)),
-        {name: _DEPENDS for name in graph.arguments if graph.is_per_example[graph.op_index[name]]},
+        {
+            **{
+                name: _DEPENDS
+                for name in graph.arguments
+                if graph.is_per_example[graph.op_index[name]]
+            },
+            **dict.fromkeys(reads, _DEPENDS | _IS_WHOLE),
+        },
     )
     return examples.found
 

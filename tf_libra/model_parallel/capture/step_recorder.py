@@ -90,6 +90,7 @@ class StepRecorder:
             hooks.variables | horovod_variables,
             tuple(hooks.nested_layers),
             hooks.has_rows,
+            hooks.losses,
         )
 
     def input_order(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:

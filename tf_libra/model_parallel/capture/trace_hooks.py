@@ -53,6 +53,7 @@ class TraceHooks:
         unreduced_variables: variables whose gradients pass through no reduction.
         nested_layers: names of layers that ended outside of `graph`.
         has_rows: whether a gradient is reduced as rows.
+        losses: names of the ops whose gradient the step computes.
     """
 
     def __init__(self, name: str, registry: GradientRegistry, selects_branches: bool) -> None:
@@ -71,6 +72,7 @@ class TraceHooks:
         self.unreduced_variables: list[Any] = []
         self.nested_layers: list[str] = []
         self.has_rows = False
+        self.losses: tuple[str, ...] = ()
         self._name = name
         self._selects_branches = selects_branches
         self._keras_stack: list[Any] = []  # Keras layers whose call is in progress
@@ -177,6 +179,8 @@ class TraceHooks:
             first = len(self.graph.get_operations())
             result = original(tape, target, sources, *args, **kwargs)
             self.gradient_ops = (first, len(self.graph.get_operations()))
+            targets = [value for value in tf.nest.flatten(target) if tf.is_tensor(value)]
+            self.losses = tuple(value.op.name for value in targets if value.graph is self.graph)
             for variable, reduced in zip(variables, tf.nest.flatten(result), strict=True):
                 if reduced is not None:
                     self._record_gradient(variable, reduced)

@@ -17,8 +17,7 @@ from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.joint_batch import (
-    find_difference,
-    find_influenced_by_allowed,
+    find_differences,
     find_least_precise_dtype,
 )
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
@@ -124,13 +123,13 @@ class CandidateTraining(StagedTraining):
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
         self.least_precise_dtype = find_least_precise_dtype(graph)
-        difference = find_difference(graph, traces.other_graph, allow)
-        self.accepted = _accepted(traces, allow)
+        found = find_differences(graph, traces.other_graph, allow)
+        self.accepted = AcceptedDifferences(traces.variable_keys(found.variables), found.results)
         if graph.recording.has_rows:
             self.use_of_rows = find_use_of_rows(graph) or ""
-        shortage = None if difference else find_shortage(graph)
+        shortage = None if found.reason else find_shortage(graph)
         self.exceeds_memory = shortage is not None
-        return difference or shortage
+        return found.reason or shortage
 
     def measure_layers(
         self,
@@ -232,9 +231,3 @@ class CandidateTraining(StagedTraining):
     def _control(self) -> Control:
         control = super()._control
         return AgreeingControl(control) if self.is_tried else control
-
-
-def _accepted(traces: SizedTraces, allow: Sequence[str]) -> AcceptedDifferences:
-    graph = traces.microbatch_graph
-    names, results = find_influenced_by_allowed(graph, traces.other_graph, allow)
-    return AcceptedDifferences(traces.variable_keys(names), results)
