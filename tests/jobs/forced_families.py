@@ -9,6 +9,14 @@ from tf_libra.autotune import Budget
 from tf_libra.runtime import family_candidates, family_prediction, family_step
 from tf_libra.runtime.family_trials import FIRST
 
+# Of all trials: how long they take depends on the machine.
+_LIMITS = Budget(150, float("inf"))
+
+
+def _limits_of_tuning(options: config.DataParallelOptions) -> Budget:
+    """Returns the limits of data parallelism, which the script's `max_tuning_steps` sets."""
+    return Budget(max(options.max_tuning_steps // 2, 1), float("inf"))
+
 
 @contextlib.contextmanager
 def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Iterator[None]:
@@ -19,7 +27,8 @@ def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Ite
         mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
         mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
         mock.patch.multiple(family_prediction, **limits),
-        mock.patch.object(config.DataParallelOptions, "trial_budget", Budget(150, endless)),
+        mock.patch.object(config.DataParallelOptions, "trial_budget", _LIMITS),
+        mock.patch.object(config.DataParallelOptions, "budget", property(_limits_of_tuning)),
         mock.patch.object(
             family_step,
             "choose_fastest",
