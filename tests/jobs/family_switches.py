@@ -12,7 +12,7 @@ from one_rank_trials import FAMILIES, LAST, MAX_STEPS, SAMPLES, cases, every_val
 
 import tf_libra
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
-from tests.model_parallel.kinds_of_models import KINDS, halves, with_slots
+from tests.model_parallel.kinds_of_models import KINDS, halves, kinds_of_job, with_slots
 from tf_libra.runtime import family_candidates, family_trials
 from tf_libra.runtime.strategy_kinds import resolve_strategy
 from tf_libra.strategies import Auto, OneRank, Spp
@@ -110,8 +110,8 @@ def checkpoints():
     steps["data parallelism"].check_variables()  # raises
 
 
-for number, name in enumerate(KINDS):
-    chosen = WINNERS[(number + harness.SIZE) % len(WINNERS)]
+for name in kinds_of_job(harness.SIZE):
+    chosen = WINNERS[([*KINDS].index(name) + harness.SIZE) % len(WINNERS)]
     cases.add(name, lambda name=name, chosen=chosen: through_trials(name, chosen))
 if harness.SIZE == 2:
     cases(checkpoints)

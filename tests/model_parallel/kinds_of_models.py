@@ -109,3 +109,10 @@ KINDS = {
     "mixed precision": half_precision,
     "batch norm": models.normalized,
 }
+# Kinds that jobs of more than two ranks train, too: these are traced in the least time.
+WITH_MORE_RANKS = ("embedding", "two inputs", "two outputs", "shared layers", "batch norm")
+
+
+def kinds_of_job(world_size: int) -> tuple[str, ...]:
+    """Returns the names of the kinds that a job of so many ranks trains."""
+    return tuple(KINDS) if world_size == 2 else WITH_MORE_RANKS

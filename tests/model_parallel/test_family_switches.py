@@ -13,7 +13,7 @@ from tests.model_parallel.job_results import (
     read,
     without_metrics,
 )
-from tests.model_parallel.kinds_of_models import KINDS, with_slots
+from tests.model_parallel.kinds_of_models import KINDS, kinds_of_job, with_slots
 from tests.worker_processes import Job
 
 JOB = "family_switches.py"
@@ -34,7 +34,11 @@ def plans_of(job: Job, name: str) -> list[str]:
     return list(plans)
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "batch norm"])
+@pytest.mark.parametrize(
+    ("trained", "name"),
+    [(size, name) for size in (2, 3) for name in kinds_of_job(size) if name != "batch norm"],
+    indirect=["trained"],
+)
 def test_auto_trains_every_kind_of_model_through_switches(trained: Job, name: str) -> None:
     """Every rank has the values of one process, without synchronization."""
     plans = plans_of(trained, name)
@@ -47,7 +51,7 @@ def test_auto_trains_every_kind_of_model_through_switches(trained: Job, name: st
 
 
 def test_every_family_wins_trials(trained: Job) -> None:
-    assert {plans_of(trained, name)[-1] for name in KINDS} == PLANS
+    assert {plans_of(trained, name)[-1] for name in kinds_of_job(trained.world_size)} == PLANS
 
 
 def test_batch_norm_leaves_all_other_families_out(trained: Job) -> None:
