@@ -153,6 +153,7 @@ def compared(
         "settled": step.settled,
         "plan": type(step.plan).__name__,
         "rank": getattr(step.plan, "rank", None),
+        "num_microbatches": getattr(step.plan, "num_microbatches", None),
         "number": step._training._step.step_number,
         "explained": step.explain(),
         "loss": float(result["loss"]),

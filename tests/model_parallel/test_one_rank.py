@@ -328,6 +328,9 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
         value = trained.value(case, rank)
         assert value["settled"] and value["plan"] == plan, value["explained"]
         assert value["was_current"] and value["remeasured"]
+        if chosen == "spp":
+            label = f"  spp (num_microbatches={value['num_microbatches']}) "
+            assert label in value["explained"]
         first, *others = value["traced_sizes"]
         assert first == share and len(set(others)) == len(others)
         losses.append(value["loss"])

@@ -31,6 +31,15 @@ def test_families_without_any_time_show_reasons_only() -> None:
     assert describe_families(FamilyComparison(2, rows)) == ["spp is left out: no plan"]
 
 
+def test_families_have_the_arguments_that_predictions_chose() -> None:
+    rows = (FamilyRow("data parallelism"), FamilyRow("spp", 3.0, arguments="num_microbatches=8"))
+    families = FamilyComparison(2, rows)
+    assert FamilyComparison.from_json(families.to_json()) == families
+    assert describe_families(families)[-1].split()[:2] == ["spp", "(num_microbatches=8)"]
+    *_, row = families_view(FamilyRecord("train_step", 90, families))["rows"]
+    assert row["arguments"] == "num_microbatches=8"
+
+
 def test_ratios_compare_measured_with_measured_steps_alone() -> None:
     rows = (FamilyRow("data parallelism", 1.0, 2.0), FamilyRow("spp", 3.0, left_out="slow"))
     *_, last, _ = describe_families(FamilyComparison(2, rows, "data parallelism"))

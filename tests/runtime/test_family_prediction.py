@@ -9,6 +9,7 @@ from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.runtime.family_prediction import (
     CALLS_SECONDS,
     MEASURED_SECONDS,
+    FamilyPrediction,
     Reference,
     correct_speed,
     describe_slow,
@@ -17,7 +18,7 @@ from tf_libra.runtime.family_prediction import (
 from tf_libra.runtime.strategy_kinds import KINDS, Links, StrategyKind
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
-ALONE, BATCH = "one-rank", 48
+ALONE, BATCH, MICROBATCHES = "one-rank", 48, 4
 PIPELINES, BURSTS = KINDS["pipelines"], KINDS["bursts"]
 FORWARD, BACKWARD, UPDATE = (0.08, 0.08, 0.01), (0.16, 0.16, 0.02), (0.0, 0.0, 0.01)
 PARAMETERS, ACTIVATIONS = (1e3, 1e3, 1e8), (1e5, 1e5)
@@ -42,15 +43,15 @@ def layers(num_ranks: int) -> tf_libra.LayerGraph:
 
 FAMILIES = {
     "one-rank": (KINDS["steps on one rank"], OneRank()),
-    "spp": (PIPELINES, Spp()),
+    "spp": (PIPELINES, Spp(num_microbatches=MICROBATCHES)),
     "deeppool": (BURSTS, DeepPool()),
 }
 
 
 def predicted(made: Reference, graph: tf_libra.LayerGraph) -> dict[str, float]:
     found = predict_families(correct_speed(made, graph), made.links, BATCH, FAMILIES)
-    assert not any(reason for _, reason in found.values())
-    return {name: seconds for name, (seconds, _) in found.items()}
+    assert not any(each.problem for each in found.values())
+    return {name: each.seconds for name, each in found.items()}
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
@@ -60,7 +61,7 @@ def test_predictions_are_those_of_the_planners(num_ranks: int) -> None:
     found = predicted(made, layers(num_ranks))
     alone = sum(FORWARD) + sum(BACKWARD)
     assert found[ALONE] == pytest.approx(alone * made.compute_seconds * num_ranks / alone)
-    microbatches = 2 * num_ranks
+    microbatches = MICROBATCHES
     chain = tf_libra.LayerGraph.chain(
         [time / microbatches for time in FORWARD],
         [time / microbatches for time in BACKWARD],
@@ -84,7 +85,7 @@ def test_predictions_have_the_scale_of_steps_in_training() -> None:
 
 @pytest.mark.parametrize(
     ("num_ranks", "kind", "limit"),
-    [(2, PIPELINES, 1.6), (3, PIPELINES, 18 / 7), (2, BURSTS, 2.0), (3, BURSTS, 3.0)],
+    [(2, PIPELINES, 32 / 17), (3, PIPELINES, 48 / 17), (2, BURSTS, 2.0), (3, BURSTS, 3.0)],
 )
 def test_strategies_that_cannot_be_faster_are_not_measured(
     num_ranks: int, kind: StrategyKind, limit: float
@@ -122,7 +123,7 @@ def test_a_strategy_without_a_plan_has_a_reason() -> None:
 
     families = {"spp": (dataclasses.replace(PIPELINES, predict=fail), Spp())}
     found = predict_families(layers(2), reference(2, 1.0).links, BATCH, families)
-    assert found == {"spp": (0.0, "no plan")}
+    assert found == {"spp": FamilyPrediction(0.0, "no plan")}
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])

@@ -12,7 +12,7 @@ from tf_libra.model_parallel.runtime.staged_options import (
     PipelineOptions,
 )
 from tf_libra.runtime.protocol import TrainingStep
-from tf_libra.runtime.strategy_kinds import KINDS, Links, StrategyKind
+from tf_libra.runtime.strategy_kinds import KINDS, Links, Prediction, StrategyKind
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.one_rank import OneRankPlan
@@ -49,21 +49,21 @@ def _make_one_rank_step(function: Callable[..., Any], options: OneRankOptions) -
     return CandidateTraining(function, make_planner, options)
 
 
-def _predict_pipeline(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> float:
+def _predict_pipeline(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> Prediction:
     from tf_libra.model_parallel.planning.predictions import predict_pipeline
 
     return predict_pipeline(strategy, layers, links, batch)
 
 
-def _predict_burst(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> float:
+def _predict_burst(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> Prediction:
     from tf_libra.model_parallel.planning.predictions import predict_burst
 
-    return predict_burst(strategy, layers, links, batch)
+    return Prediction(predict_burst(strategy, layers, links, batch))
 
 
 def _max_speedup_of_pipelines(num_ranks: int) -> float:
     """Return the speedup of two stages of equal work, which idle for one microbatch."""
-    count = 2 * num_ranks
+    count = pipeline.most_microbatches(num_ranks)
     return num_ranks * count / (count + 1)
 
 

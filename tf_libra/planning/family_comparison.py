@@ -22,6 +22,7 @@ class FamilyRow(Value):
       left_out: why it was not tried, in a clause; empty if it was, or may be.
       is_bound: True if the predicted step is only the largest possible one.
       is_slow: True if it was left out because it is slow, and so may win with other links.
+      arguments: arguments of its strategy that predictions chose, such as "num_microbatches=8".
     """
 
     name: str
@@ -30,6 +31,14 @@ class FamilyRow(Value):
     left_out: str = ""
     is_bound: bool = False
     is_slow: bool = False
+    arguments: str = ""
+
+    SPARSE: ClassVar = ("arguments",)
+
+    @property
+    def label(self) -> str:
+        """Name with the chosen arguments."""
+        return f"{self.name} ({self.arguments})" if self.arguments else self.name
 
     @property
     def seconds(self) -> float:

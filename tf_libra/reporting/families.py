@@ -54,6 +54,7 @@ def families_view(record: FamilyRecord) -> dict[str, Any]:
         "rows": [
             {
                 "name": row.name,
+                "arguments": row.arguments,
                 "predicted_seconds": row.predicted_seconds,
                 "is_bound": row.is_bound,
                 "measured_seconds": row.measured_seconds,
@@ -110,7 +111,7 @@ def describe_prediction(row: FamilyRow) -> str:
 
 def _table(families: FamilyComparison) -> Iterator[str]:
     """Yields a line per family: predicted and measured step, and the ratio to the active one."""
-    width = max(len(row.name) for row in families.rows)
+    width = max(len(row.label) for row in families.rows)
     yield f"  {'':<{width}}  {'predicted':>17}  {'in trials':>10}  ratio"
     active = next((row for row in families.rows if row.name == families.active), None)
     for row in families.rows:
@@ -118,7 +119,7 @@ def _table(families: FamilyComparison) -> Iterator[str]:
         if active is not None and row.is_comparable_to(active):
             ratio = f"{row.seconds / active.seconds:.2f}"
         measured = formatting.time(row.measured_seconds)
-        line = f"  {row.name:<{width}}  {describe_prediction(row):>17}  {measured:>10}  {ratio:>5}"
+        line = f"  {row.label:<{width}}  {describe_prediction(row):>17}  {measured:>10}  {ratio:>5}"
         yield line + ("  active" if row is active else "")
 
 

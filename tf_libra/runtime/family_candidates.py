@@ -56,6 +56,7 @@ class FamilyCandidates:
         slow: names of strategies that are left out because they are slow.
         bounds: names of strategies that take at most as long as predicted.
         reference: data parallelism as measured; None before, or if it was not.
+        arguments: arguments that predictions chose, by name.
         layers: measured layers for the joint batch, equal on all ranks; None without.
         batch: examples of that batch.
     """
@@ -83,6 +84,7 @@ class FamilyCandidates:
         self._function, self._first, self._log = function, first, log
         self._options: dict[str, tuple[StrategyKind, dict[str, Any]]] = {}
         self._impossible: dict[str, str] = {}  # reasons, by strategy
+        self.arguments: dict[str, dict[str, Any]] = {}
         self._followed = ""  # strategy whose step follows the plan of an earlier job
         self._has_logdir = options.logdir is not None
         self._saves_layers = False  # for `tf-libra compare`, if a rank has a log directory
@@ -116,9 +118,10 @@ class FamilyCandidates:
 
     def begin_job(self) -> None:
         """Begins a job, before any trial."""
-        if self._followed:  # by a plan for the ranks of the last job
-            self.steps[self._followed] = self._make_step(self._followed)
-            self._followed = ""
+        # A followed plan, and chosen arguments, are for the ranks of the last job.
+        for name in {self._followed, *self.arguments} - {""}:
+            self.steps[name] = self._make_step(name)
+        self._followed, self.arguments = "", {}
         self.left_out = dict(self._impossible)
         self.predicted: dict[str, float] = {}
         self.bounds, self.slow = set[str](), set[str]()
@@ -297,13 +300,24 @@ class FamilyCandidates:
             return
         families = {name: (kinds[name], self._options[name][1]["strategy"]) for name in self.steps}
         found = predict_families(self.layers, self.reference.links, self.batch, families)
-        self._leave_out_everywhere({name: found[name][1] for name in names})
-        seconds = {name: taken for name, (taken, problem) in found.items() if not problem}
+        self._leave_out_everywhere({name: found[name].problem for name in names})
+        seconds = {name: each.seconds for name, each in found.items() if not each.problem}
+        if is_possible:  # else microbatches have to fit into memory, and fewer may not
+            self._complete({name: found[name].arguments for name in names})
         self.predicted, self.bounds = self.predicted | seconds, self.bounds - seconds.keys()
         tried = {name: taken for name, taken in seconds.items() if name in self.eligible}
         if tried.keys() & {*names}:
             slow = describe_slow(tried, self.reference.compared.step_seconds, alone)
             self._leave_out_everywhere(slow, slow)
+
+    def _complete(self, arguments: Mapping[str, Mapping[str, Any]]) -> None:
+        """Gives strategies the arguments that predictions chose, equal on all ranks."""
+        chosen = self._first.exchange({name: dict(each) for name, each in arguments.items()})[0]
+        for name, values in chosen.items():
+            if values:
+                strategy = dataclasses.replace(self._options[name][1]["strategy"], **values)
+                self.steps[name] = self._make_step(name, strategy=strategy)
+                self.arguments[name] = values
 
     def _measure(self, name: str, given: tuple[Any, Any], repeats: int, is_joint: bool) -> str:
         """Measures layers on all ranks; returns why they are not known, in a clause."""

@@ -7,7 +7,7 @@ from layers that are measured once, on the scale of the measured steps of data p
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_libra.autotune import TuningResult
 from tf_libra.cost_model import CostModel
@@ -168,10 +168,24 @@ def measure_layers(
         return None, 0, f"its layers cannot be measured: {describe_error(error)}"
 
 
+class FamilyPrediction(NamedTuple):
+    """Predicted step of a family.
+
+    Attributes:
+        seconds: seconds of the step; 0 if there are none.
+        problem: why there are none, in a clause; empty if there are.
+        arguments: arguments that its strategy leaves open, with the values for this step.
+    """
+
+    seconds: float
+    problem: str = ""
+    arguments: Mapping[str, Any] = {}
+
+
 def predict_families(
     layers: LayerGraph, links: Links, batch: int, families: Mapping[str, tuple[StrategyKind, Any]]
-) -> dict[str, tuple[float, str]]:
-    """Returns predicted seconds of a step by family, and why there are none, in a clause.
+) -> dict[str, FamilyPrediction]:
+    """Returns the predicted step by family.
 
     Args:
         layers: layers for the joint batch, on the scale of steps in training.
@@ -180,18 +194,24 @@ def predict_families(
         families: kind and strategy by name; those that nothing predicts are left out.
     """
     whole = layers.forward_seconds + layers.backward_seconds + layers.update_seconds
-    found: dict[str, tuple[float, str]] = {}
+    found: dict[str, FamilyPrediction] = {}
     for name, (kind, strategy) in families.items():
         if kind.trains_alone:
             sizes = layers.input_bytes, layers.output_bytes
             transfers = sum(links.transfer_seconds(size, 1) for size in sizes)
-            found[name] = float(whole.sum()) + transfers, ""
+            found[name] = FamilyPrediction(float(whole.sum()) + transfers)
         elif kind.predict is not None:
             try:
-                found[name] = kind.predict(strategy, layers, links, batch), ""
+                seconds, arguments = kind.predict(strategy, layers, links, batch)
+                found[name] = FamilyPrediction(seconds, arguments=arguments)
             except ValueError as error:  # there is no plan
-                found[name] = 0.0, str(error)
+                found[name] = FamilyPrediction(0.0, str(error))
     return found
+
+
+def describe_arguments(arguments: Mapping[str, Any]) -> str:
+    """Returns arguments of a strategy for readers."""
+    return ", ".join(f"{name}={value}" for name, value in arguments.items())
 
 
 def describe_slow(seconds: Mapping[str, float], step_seconds: float, alone: str) -> dict[str, str]:
@@ -233,7 +253,9 @@ def predict_elsewhere(
     """
     num_workers = cost.num_workers
     factor = batch_factor * num_workers / measured.num_workers
-    batch, layers, found = max(round(factor * measured.batch), 1), None, {}
+    batch, layers = max(round(factor * measured.batch), 1), None
+    found: dict[str, FamilyPrediction] = {}
+    unknown = FamilyPrediction(0.0, "its layers were not measured in training")
     others = [row for row in measured.rows if row.name != FIRST]
     possible = {row.name: row for row in others if row.is_slow or not row.left_out}
     kinds = {name: resolve_strategy(name) for name in possible}
@@ -243,11 +265,11 @@ def predict_elsewhere(
         found = predict_families(layers, links, batch, kinds)
     rows = [FamilyRow(FIRST, step_seconds)]
     for row in others:
-        seconds, problem = found.get(row.name, (0.0, "its layers were not measured in training"))
+        seconds, problem, arguments = found.get(row.name, unknown)
         if row.name not in possible:
             rows.append(FamilyRow(row.name, left_out=row.left_out))
         elif not problem:
-            rows.append(FamilyRow(row.name, seconds))
+            rows.append(FamilyRow(row.name, seconds, arguments=describe_arguments(arguments)))
         elif kinds[row.name][0].trains_alone:
             rows.append(FamilyRow(row.name, alone_seconds, is_bound=True))
         else:

@@ -10,6 +10,7 @@ from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.families import FamilyRecord, write_families
 from tf_libra.runtime.family_candidates import FamilyCandidates
+from tf_libra.runtime.family_prediction import describe_arguments
 from tf_libra.runtime.family_trials import FIRST
 from tf_libra.runtime.training_step import TrainingFunction
 
@@ -42,6 +43,7 @@ def compare_families(
             candidates.left_out.get(name, ""),
             name in candidates.bounds,
             name in candidates.slow,
+            describe_arguments(candidates.arguments.get(name, {})),
         )
         for name in (FIRST, *candidates.names)
     ]

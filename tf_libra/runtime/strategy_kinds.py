@@ -6,7 +6,7 @@ A kind has its own strategies, options and training steps. Systems register thei
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tf_libra.config import (
     DataParallelOptions,
@@ -63,6 +63,18 @@ class Links:
         return self.latency_seconds + travelling / (num_computing * self.bytes_per_second)
 
 
+class Prediction(NamedTuple):
+    """Predicted step of a strategy.
+
+    Attributes:
+        seconds: seconds of the step.
+        arguments: arguments that the strategy leaves open, with the values for this step.
+    """
+
+    seconds: float
+    arguments: Mapping[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class StrategyKind:
     """One kind of strategy.
@@ -80,9 +92,9 @@ class StrategyKind:
         trains_alone: True if one rank trains the joint batch: predictions of one worker hold, and
             sparse gradients stay rows.
         max_speedup: returns the largest factor by which N workers may be faster than one.
-        predict: returns the predicted seconds of a step, from a strategy, the measured layers for
-            the joint batch, the links, and the number of examples of that batch; raises
-            `ValueError` if there is no plan. None: nothing predicts it.
+        predict: returns the predicted step, from a strategy, the measured layers for the joint
+            batch, the links, and the number of examples of that batch; raises `ValueError` if
+            there is no plan. None: nothing predicts it.
         plan_type: type of plans that its option `plan` takes; None without this option.
         of_plans: its strategy that follows a plan under `auto`.
     """
@@ -95,7 +107,7 @@ class StrategyKind:
     joins_trials: bool = False
     trains_alone: bool = False
     max_speedup: Callable[[int], float] = float
-    predict: Callable[[Any, LayerGraph, Links, int], float] | None = None
+    predict: Callable[[Any, LayerGraph, Links, int], Prediction] | None = None
     plan_type: type[Document] | None = None
     of_plans: Any = None
 

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 
 import numpy as np
 import pytest
@@ -15,11 +16,16 @@ import tf_libra
 from tests.model_parallel.planning.burst import reference as bursts
 from tests.model_parallel.planning.pipeline import reference as pipelines
 from tf_libra.cli import main
-from tf_libra.model_parallel.planning.pipeline import make_pipeline_plan
+from tf_libra.model_parallel.planning.pipeline import (
+    candidate_microbatches,
+    make_pipeline_plan,
+    possible_microbatches,
+)
 from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
 from tf_libra.model_parallel.planning.predictions import (
     CALL_SECONDS,
     predict_microbatch,
+    predict_pipeline,
     predict_scaling,
 )
 from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
@@ -73,25 +79,46 @@ def data_parallel_steps(
     return found
 
 
-def pipeline_steps(layers: tf_libra.LayerGraph, links: Links, batch: int) -> tuple[float, float]:
-    """Returns the shortest step of all pipelines, and of those that SPP compares."""
-    microbatch, count = predict_microbatch(Spp(), layers, links, batch)
-    ranks = links.num_ranks
+def pipeline_steps(
+    layers: tf_libra.LayerGraph, links: Links, batch: int
+) -> tuple[float, float, int]:
+    """Returns the shortest step of all pipelines, and of those that SPP compares, with its M."""
+    steps, compared = [], {}
+    for count in candidate_microbatches(links.num_ranks, batch):
+        found = plans_with_microbatches(layers, links, batch, count)
+        steps += found[0]
+        compared[count] = min(found[1], default=math.inf)
+    best = min(compared, key=lambda count: compared[count])
+    return min(steps), compared[best], best
+
+
+def plans_with_microbatches(
+    layers: tf_libra.LayerGraph, links: Links, batch: int, count: int
+) -> tuple[list[float], list[float]]:
+    """Returns steps of pipelines whose replicas can share microbatches: of all, and of SPP's."""
+    microbatch, ranks = predict_microbatch(layers, links, count), links.num_ranks
     cluster = tf_libra.Cluster.from_bandwidth(np.full([ranks] * 2, links.bytes_per_second))
-    steps = []
+    every = []
     for stages in pipelines.all_plans(microbatch, cluster):
         orders = execution_orders(len(stages), count)
         made = tuple(
             PipelineStage(*stage, order) for stage, order in zip(stages, orders, strict=True)
         )
-        plan = PipelinePlan(made, microbatch.names, ranks, "drawn")
-        steps.append(tf_libra.simulate_pipeline(microbatch, plan, cluster).iteration_seconds)
+        every.append(PipelinePlan(made, microbatch.names, ranks, "drawn"))
     least = [
         make_pipeline_plan(microbatch, cluster, Spp(num_stages=k), num_microbatches=count)
         for k in range(1, min(ranks, len(layers.layers)) + 1)
     ]
     calls = 2 * count * CALL_SECONDS
-    return min(steps) + calls, min(plan.predicted_seconds or 0.0 for plan in least) + calls
+    steps, compared = (
+        [
+            tf_libra.simulate_pipeline(microbatch, plan, cluster).iteration_seconds + calls
+            for plan in plans
+            if all(batch % (count * len(stage.devices)) == 0 for stage in plan.stages)
+        ]
+        for plans in (every, least)
+    )
+    return steps, compared
 
 
 def burst_step(layers: tf_libra.LayerGraph, links: Links, batch: int) -> float:
@@ -162,7 +189,7 @@ def test_compare_chooses_the_shortest_step_of_all_candidates(
     concurrent = min(
         row["whole_step_seconds"] for row in found["strategies"] if row["strategy"] in others
     )
-    pipeline, bottlenecks = pipeline_steps(scaled, links, round(joint))
+    pipeline, bottlenecks, count = pipeline_steps(scaled, links, round(joint))
     expected = {
         DATA_PARALLEL: min(data_parallel, concurrent),
         ALONE: float(
@@ -172,6 +199,12 @@ def test_compare_chooses_the_shortest_step_of_all_candidates(
         "deeppool": burst_step(scaled, links, round(joint)),
     }
     assert seconds == pytest.approx(expected, rel=1e-3)
+    [arguments] = [row.arguments for row in families.rows if row.name == "spp"]
+    predicted = predict_pipeline(Spp(), scaled, links, round(joint))
+    chosen = predicted.arguments["num_microbatches"]
+    assert arguments == f"num_microbatches={chosen}"
+    alike = plans_with_microbatches(scaled, links, round(joint), chosen)[1]
+    assert chosen == count or min(alike) == pytest.approx(bottlenecks, rel=1e-6)
     assert pipeline <= bottlenecks * (1 + 1e-9)
     assert seconds[families.active] <= min(expected.values()) * 1.001
     assert families.one_worker is not None
@@ -190,7 +223,8 @@ def test_pipelines_of_spp_are_mostly_the_shortest_of_all() -> None:
         num_workers = int(random.integers(2, 4))
         layers = draw_layers(random, num_workers, most=6)
         links = Links(num_workers, 10 ** random.uniform(6, 10), 1e-4, 1e-5)
-        shortest, least_bottleneck = pipeline_steps(layers, links, BATCH)
+        count = possible_microbatches(num_workers, BATCH)
+        shortest, least_bottleneck = map(min, plans_with_microbatches(layers, links, BATCH, count))
         assert shortest <= least_bottleneck * (1 + 1e-9)
         ratios.append(least_bottleneck / shortest)
     assert np.quantile(ratios, 0.85) < 1 + 1e-9 and max(ratios) < 1.25

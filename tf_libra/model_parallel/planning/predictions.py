@@ -11,12 +11,13 @@ from tf_libra.model_parallel.planning.burst.measured_scaling import ActivationFl
 from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.planning.pipeline import (
     PipelineStrategy,
-    make_pipeline_plan,
-    possible_microbatches,
+    candidate_microbatches,
+    make_pipeline_plans,
 )
-from tf_libra.runtime.strategy_kinds import Links
+from tf_libra.runtime.strategy_kinds import Links, Prediction
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.specs.scaling_profile import ScalingProfile
 
 CALL_SECONDS = 3e-4
@@ -25,8 +26,8 @@ CALL_SECONDS = 3e-4
 
 def predict_pipeline(
     strategy: PipelineStrategy, layers: LayerGraph, links: Links, batch: int
-) -> float:
-    """Return the predicted seconds of a step under the best plan.
+) -> Prediction:
+    """Return the predicted step under the best plan, with the best number of microbatches.
 
     Args:
         strategy: planner with its arguments.
@@ -37,10 +38,36 @@ def predict_pipeline(
     Raises:
         ValueError: there is no plan.
     """
-    microbatch, count = predict_microbatch(strategy, layers, links, batch)
-    plan = make_pipeline_plan(microbatch, _cluster(links), strategy, num_microbatches=count)
+    given = strategy.num_microbatches
+    counts = candidate_microbatches(links.num_ranks, batch) if given is None else (given,)
+    seconds = {}
+    for count in counts:
+        plan = _fastest_pipeline(strategy, layers, links, batch, count)
+        if plan is not None:
+            seconds[count] = _pipeline_seconds(plan, layers, links)
+    if not seconds:
+        raise ValueError(f"replicas of stages cannot share microbatches of {batch} examples")
+    best = min(seconds, key=lambda count: seconds[count])
+    return Prediction(seconds[best], {"num_microbatches": best} if given is None else {})
+
+
+def _fastest_pipeline(
+    strategy: PipelineStrategy, layers: LayerGraph, links: Links, batch: int, count: int
+) -> PipelinePlan | None:
+    """Return the fastest plan whose replicas can share a microbatch; None if there is none."""
+    plans = make_pipeline_plans(
+        predict_microbatch(layers, links, count), _cluster(links), strategy, num_microbatches=count
+    )
+    for plan in plans:
+        if not any(batch % (count * len(stage.devices)) for stage in plan.stages):
+            return plan
+    return None
+
+
+def _pipeline_seconds(plan: PipelinePlan, layers: LayerGraph, links: Links) -> float:
+    """Return the predicted seconds of a step, with calls and the exchanges at its ends."""
     assert plan.predicted_seconds is not None
-    seconds = plan.predicted_seconds + 2 * count * CALL_SECONDS
+    seconds = plan.predicted_seconds + 2 * plan.num_microbatches * CALL_SECONDS
     first, *_, last = (len(stage.devices) for stage in (plan.stages[0], *plan.stages))
     # Ranks compute in the order of examples: those of the first are there.
     waiting = links.transfer_seconds(layers.input_bytes, first) - seconds / links.num_ranks
@@ -48,12 +75,9 @@ def predict_pipeline(
     return seconds + max(waiting, 0.0) + ending
 
 
-def predict_microbatch(
-    strategy: PipelineStrategy, layers: LayerGraph, links: Links, batch: int
-) -> tuple[LayerGraph, int]:
-    """Return the layers for one microbatch, and the number of microbatches."""
-    count = strategy.num_microbatches or possible_microbatches(links.num_ranks, batch)
-    return layers.with_batch(1 / count, links.num_ranks), count
+def predict_microbatch(layers: LayerGraph, links: Links, count: int) -> LayerGraph:
+    """Return the layers for one of `count` microbatches."""
+    return layers.with_batch(1 / count, links.num_ranks)
 
 
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:

@@ -11,8 +11,10 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelineStage
 
-# Microbatches for each rank, if the strategy leaves their number open.
+# Microbatches for each rank, if the strategy leaves their number open, and nothing is predicted.
 _MICROBATCHES_PER_RANK = 2
+# Microbatches that `auto` compares on a few ranks; planning more takes long.
+_MOST_COMPARED = 16
 
 
 @dataclass(frozen=True)
@@ -125,5 +127,27 @@ def possible_microbatches(num_ranks: int, batch: int) -> int:
         num_ranks: number of ranks of the job.
         batch: number of examples of the joint batch.
     """
-    counts = range(_MICROBATCHES_PER_RANK * num_ranks, 0, -1)
-    return next(count for count in counts if not batch % count)
+    return _largest_divisor(batch, _MICROBATCHES_PER_RANK * num_ranks)
+
+
+def candidate_microbatches(num_ranks: int, batch: int) -> tuple[int, ...]:
+    """Return the numbers of microbatches to compare, ascending; each divides the batch.
+
+    Args:
+        num_ranks: number of ranks of the job.
+        batch: number of examples of the joint batch.
+    """
+    limits, limit = [1], num_ranks
+    while limit <= most_microbatches(num_ranks):
+        limits.append(limit)
+        limit *= 2
+    return tuple(sorted({_largest_divisor(batch, limit) for limit in limits}))
+
+
+def most_microbatches(num_ranks: int) -> int:
+    """Return the largest number of microbatches that `auto` compares."""
+    return max(_MICROBATCHES_PER_RANK * num_ranks, _MOST_COMPARED)
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(count for count in range(limit, 0, -1) if not number % count)

@@ -13,7 +13,7 @@ export function familiesCard({function: name, step, active, compared, chosen, tr
     h('div', {class: 'scroll'}, h('table', {},
       h('thead', {}, h('tr', {}, [['left', 'family'], ['', 'predicted step'], ['', 'in trials'], ['', 'ratio'], ['left', '']].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, rows.map((row) => h('tr', {'data-family': row.name},
-        h('td', {class: 'left'}, strategy(row.name)),
+        h('td', {class: 'left'}, strategy(row.name), row.arguments === '' ? '' : ` (${row.arguments})`),
         h('td', {}, predicted(row)),
         h('td', {}, row.measured_seconds === null ? '-' : time(row.measured_seconds)),
         h('td', {}, row.measured_seconds === null || reference === null ? '-' : (row.measured_seconds / reference).toFixed(2)),
