@@ -265,15 +265,16 @@ def predict_elsewhere(
         found = predict_families(layers, links, batch, kinds)
     rows = [FamilyRow(FIRST, step_seconds)]
     for row in others:
-        seconds, problem, arguments = found.get(row.name, unknown)
+        each = found.get(row.name, unknown)
         if row.name not in possible:
             rows.append(FamilyRow(row.name, left_out=row.left_out))
-        elif not problem:
-            rows.append(FamilyRow(row.name, seconds, arguments=describe_arguments(arguments)))
+        elif not each.problem:
+            arguments = describe_arguments(each.arguments)
+            rows.append(FamilyRow(row.name, each.seconds, arguments=arguments))
         elif kinds[row.name][0].trains_alone:
             rows.append(FamilyRow(row.name, alone_seconds, is_bound=True))
         else:
-            rows.append(FamilyRow(row.name, left_out=problem))
+            rows.append(FamilyRow(row.name, left_out=each.problem))
     alone = next((row for row in rows[1:] if _trains_alone(row.name) and not row.left_out), None)
     is_known = alone is not None and not alone.is_bound
     compared = OneWorkerComparison(
