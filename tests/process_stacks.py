@@ -22,7 +22,11 @@ _DUMP_SECONDS = 10.0
 
 
 def register() -> None:
-    """Makes this process print its stacks to its standard error when `describe` wants them."""
+    """Makes this process print its stacks to its standard error when `describe` wants them.
+
+    It prints them, too, when a signal such as SIGSEGV ends it.
+    """
+    faulthandler.enable()
     faulthandler.register(_SIGNAL, all_threads=True, chain=False)
 
 
