@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,23 +9,12 @@ from importlib import metadata
 import pytest
 
 import tf_libra
+from tests.cli.conftest import COST, PROFILE
 from tf_libra import strategies
 from tf_libra.cli import main
 from tf_libra.cost_model.fit_quality import Evidence, encode_cost_model
 from tf_libra.internal import formatting
 from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
-
-PROFILE = tf_libra.BackwardProfile.from_arrays(
-    [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000], [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3]
-)
-COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
-
-
-@pytest.fixture
-def inputs(tmp_path):
-    (tmp_path / "profile.json").write_text(PROFILE.to_json())
-    (tmp_path / "cost.json").write_text(COST.to_json())
-    return [f"--profile={tmp_path}/profile.json", f"--cost={tmp_path}/cost.json"]
 
 
 def test_plan_writes_what_make_plan_makes(inputs, tmp_path):
@@ -191,84 +179,6 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["plan", "--strategy=fastest"], 2, "strategy must be one of syneasgd"),
-        (["plan", "--strategy=libra", "--max_groups=0"], 2, "max_groups must be from 1"),
-        (["plan", "--strategy=libra", "--chunks=0"], 2, "chunks must be from 1"),
-        (["plan", "--strategy=libra", "--chunks=many"], 2, "chunks"),
-        (["plan", "--threads=1,x"], 2, "threads must be integers"),
-        (["plan", "--threads=0"], 2, "threads must be from 1"),
-        (
-            ["plan", "--strategy=libra", "--threads=1,100"],
-            2,
-            "compute: alpha1 - alpha2*r must be positive at r = 100",
-        ),
-        (["plan", "--strategy=wfbp", "--chunks=3"], 2, "chunks is not an argument of wfbp"),
-        (["plan", "--strategy=asc-wfbp", "--contention=nan"], 2, "contention must be a finite"),
-        (["plan", "--strategy=asc-wfbp", "--rule=eq"], 2, "rule must be one of published-code"),
-        (["plan", "--strategy=mg-wfbp", "--min_elements=-1"], 2, "min_elements must be from 0"),
-        (["plan", "--workers=0"], 2, "workers must be from 1"),
-        (["plan", "extra"], 2, "only flags are allowed"),
-        (["plan", "--unknown=1"], 2, "unknown"),
-        (["simulate"], 2, "exactly one of plan and strategy"),
-        (["simulate", "--plan=x", "--gathers"], 2, "gathers must be left out with plan"),
-        (["simulate", "--plan=x", "--max_groups=3"], 2, "max_groups is an argument of strategies"),
-        (["simulate", "--strategy=wfbp", "--workers=8,0"], 2, "workers must be from 1"),
-        (["explain"], 2, "arguments must be PLAN.json|LOGDIR, got 0 arguments"),
-    ],
-)
-def test_bad_input_is_named(inputs, capsys, arguments, status, words):
-    command, *rest = arguments
-    assert main([command, *inputs, *rest]) == status
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("profile", lambda v: v.update(tensors=[]), "tensors must hold at least one"),
-        ("profile", lambda v: v.update(extra=1), "has unknown keys ['extra']"),
-        ("profile", lambda v: v["tensors"][0].update(size=1), "tensors[0] has unknown keys"),
-        ("profile", lambda v: v["tensors"][1].update(num_bytes=-1), "num_bytes must be from 0"),
-        ("profile", lambda v: v["tensors"][2].update(compute_seconds=-1e-3), "must be at least 0"),
-        ("profile", lambda v: v.update(version=2), "version of tf-libra profile must be 1"),
-        ("cost", lambda v: v.update(gamma=1), "has unknown keys ['gamma']"),
-        ("cost", lambda v: v.update(num_workers=0), "num_workers must be from 1"),
-        ("cost", lambda v: v.update(hop_latency=-1), "hop_latency must be at least 0"),
-        ("cost", lambda v: v.update(hop_latency=1e308), "must add up to a finite number, got inf"),
-        ("cost", lambda v: v.update(compute=[0, 0]), "alpha1 must be greater than 0"),
-        ("cost", lambda v: v.update(exclusive=[1e9, 2e9, 0]), "must be positive at r ="),
-    ],
-)
-@pytest.mark.parametrize("command", ["plan", "compare"])
-def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, words):
-    path = tmp_path / f"{name}.json"
-    value = json.loads(path.read_text())
-    change(value)
-    path.write_text(json.dumps(value))
-    assert main([command, *inputs]) == 2
-    reported = capsys.readouterr().err
-    assert words in reported and reported.count("\n") == 1
-
-
-def test_bad_files_are_named(inputs, tmp_path, capsys):
-    (tmp_path / "cost.json").write_text(COST.to_json().replace("1e-05", "NaN"))
-    assert main(["plan", *inputs]) == 2
-    assert "cost.json: hop_latency must be a finite number, got NaN" in capsys.readouterr().err
-    assert main(["plan", inputs[0], f"--cost={tmp_path}/none.json"]) == 2
-    assert "none.json" in capsys.readouterr().err
-    assert main(["explain", *inputs[:1], f"--cost={tmp_path}/profile.json", "plan.json"]) == 2
-    assert "profile.json: " in capsys.readouterr().err
-    (tmp_path / "cost.json").write_text(COST.to_json())
-    (tmp_path / "plan.json").write_bytes(b"\xff\xfe")
-    assert main(["explain", *inputs, f"{tmp_path}/plan.json"]) == 2
-    assert f"'{tmp_path}/plan.json' is not a text file" in capsys.readouterr().err
-    assert main(["plan", inputs[0]]) == 2
-    assert "cost must be given" in capsys.readouterr().err
-
-
 def test_predictions_name_the_error_of_the_model(inputs, tmp_path, capsys):
     evidence = Evidence((1, 2, 4), 60, 0.04, 0.12)
     (tmp_path / "cost_model.json").write_text(encode_cost_model(COST, evidence))
@@ -348,48 +258,6 @@ def test_reasons_of_an_untrusted_model_have_a_caveat(inputs, tmp_path, capsys):
         )
         assert main(["explain", *inputs, f"{tmp_path}/plan.json"]) == 0
         assert capsys.readouterr().out.startswith(begins)
-
-
-@pytest.mark.parametrize("command", [["plan"], ["compare"], ["explain", "plan.json"]])
-def test_bad_picture_path_is_an_error_before_planning(command, capsys):
-    flags = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
-    assert main([*command, *flags]) == 2
-    reported = capsys.readouterr().err
-    assert ("plot must end in .svg or .png, got 'x.jpg'" in reported) == (command != ["compare"])
-
-
-def test_failure_of_the_machine_has_status_1(inputs, capsys):
-    assert main(["plan", *inputs, "--out=/dev/full"]) == 1
-    assert "No space left on device" in capsys.readouterr().err
-    assert main(["plan", *inputs, "--out=/no/such/folder/plan.json"]) == 2
-    assert "/no/such/folder/plan.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (MemoryError(), "out of memory"),
-        (MemoryError("Unable to allocate 8 TiB"), "out of memory: Unable to allocate 8 TiB"),
-    ],
-)
-def test_out_of_memory_is_one_line(inputs, capsys, monkeypatch, error, message):
-    def plan(*_, **__):
-        raise error
-
-    monkeypatch.setattr(sys.modules[main.__module__], "make_plan", plan)
-    assert main(["plan", *inputs]) == 1
-    assert capsys.readouterr().err == f"tf-libra plan: {message}\n"
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_full_disk_behind_stdout_is_one_line(unbuffered):
-    command = [sys.executable, "-m", "tf_libra.cli", "--version"]
-    variables = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, env=variables
-        )
-    assert (ended.returncode, ended.stderr) == (1, "tf-libra: No space left on device\n")
 
 
 def test_version_is_that_of_the_package(capsys):
