@@ -1,14 +1,19 @@
 """Shared fixtures of the tests of calls under a plan."""
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
 from tests.runtime.alone import LANES
+from tests.runtime.family_stand_ins import OTHER, DataParallelism, Other
 from tf_libra import config
 from tf_libra.backends.engine import Engine
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime import family_step
+from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.plan_activation import PlanActivator
+from tf_libra.runtime.training_step import TrainingFunction
 
 
 @pytest.fixture
@@ -17,3 +22,38 @@ def activator(engine: Engine) -> Iterator[PlanActivator]:
     activator = PlanActivator(engine, LANES, RunReporter(config.resolve({})))
     yield activator
     activator.release(all_but=None)
+
+
+@pytest.fixture
+def first() -> DataParallelism:
+    """Data parallelism that has tuned in a job of two ranks."""
+    return DataParallelism()
+
+
+@pytest.fixture
+def tried(first: DataParallelism) -> FamilyStep:
+    options = config.resolve({"progress": False})
+    return FamilyStep(lambda inputs: None, options, cast(TrainingFunction, first), [OTHER])
+
+
+@pytest.fixture
+def other(tried: FamilyStep) -> Other:
+    """A candidate that has passed all checks."""
+    candidate: Any = Other()
+    tried._candidates.steps[OTHER] = candidate
+    tried._candidates._repeated.add(OTHER)
+    tried._is_checked = True
+    return cast(Other, candidate)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """Lets the last strategy win, and returns the medians that are compared."""
+    medians: list[dict[str, float]] = []
+
+    def choose(seconds: dict[str, float]) -> str:
+        medians.append(seconds)
+        return [*seconds][-1]
+
+    monkeypatch.setattr(family_step, "choose_fastest", choose)
+    return medians

@@ -1,0 +1,206 @@
+"""Limits of the trials of `auto`, their cost, and links that a trial contradicts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.runtime.family_stand_ins import (
+    OTHER,
+    DataParallelism,
+    Other,
+    limit_trials,
+    predict,
+    train,
+    train_several,
+)
+from tf_libra.planning.family_comparison import FamilyComparison, TrialCost
+from tf_libra.runtime import family_step
+from tf_libra.runtime.family_choice import FamilyChoice
+from tf_libra.runtime.family_step import FamilyStep
+from tf_libra.runtime.family_trials import FIRST, UNTIMED
+
+
+def test_trials_that_take_too_long_end_within_a_round(
+    tried: FamilyStep,
+    other: Other,
+    chosen: list[dict[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train(tried, 7)
+    limit_trials(monkeypatch, max_seconds=1e-9)
+    train(tried, 1)
+    assert tried.settled and [[*medians] for medians in chosen] == [[FIRST, OTHER]]
+    assert not tried._candidates.left_out
+
+
+@pytest.mark.parametrize(
+    ("limits", "num_steps"),
+    [({"max_seconds": 1e-9}, 3), ({"max_seconds": 1e-9}, 0), ({"max_steps": 12}, 0)],
+)
+@pytest.mark.parametrize(
+    ("seconds", "name"), [(0.5, OTHER), (0.99, FIRST), (2.0, FIRST), (None, FIRST)]
+)
+def test_budget_too_small_for_two_strategies_chooses_by_prediction(
+    limits: dict[str, Any],
+    num_steps: int,
+    seconds: float | None,
+    name: str,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A strategy without a prediction cannot be chosen; no later job relies on the choice."""
+    stored: list[FamilyChoice] = []
+    monkeypatch.setattr(first, "cache", SimpleNamespace(store_family=stored.append))
+    other.plan = SimpleNamespace(to_json=lambda: "{}")
+    predict(tried, seconds)
+    train(tried, num_steps)
+    tried._clock.count_step()
+    limit_trials(monkeypatch, **limits)
+    train(tried, 1)
+    assert tried.settled and tried._chosen == name
+    assert ("by prediction, as " in " ".join(tried.explain().split())) is (seconds is not None)
+    assert tried._candidates.left_out == ({} if seconds else {OTHER: UNTIMED})
+    assert not stored
+
+
+def test_strategy_that_has_not_repeated_a_step_is_not_chosen_by_prediction(
+    tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(tried, 0.5)
+    tried._candidates._repeated.clear()
+    tried._clock.count_step()
+    limit_trials(monkeypatch, max_seconds=1e-9)
+    train(tried, 1)
+    assert tried.settled and tried._chosen == FIRST and not other.undoable
+    assert tried._candidates.left_out == {OTHER: UNTIMED}
+
+
+@pytest.mark.usefixtures("other")
+def test_budget_for_few_turns_shortens_trials(
+    tried: FamilyStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds of turns of three steps each, of both strategies."""
+    predict(tried, 0.5)
+    limit_trials(monkeypatch, max_steps=13)
+    train(tried, 12)
+    assert not tried.settled
+    train(tried, 1)
+    assert tried.settled and len(tried._medians) == 2
+
+
+def test_rounds_that_take_long_end_with_the_present_one(
+    tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tried, 2)
+    monkeypatch.setattr(family_step, "MAX_SECONDS", 0.0)
+    train(tried, 6)
+    assert not tried.settled
+    train(tried, 1)
+    assert tried.settled and len(other.undoable) >= 4
+
+
+def cost_of_trials(step: FamilyStep) -> TrialCost:
+    cost = step._clock.cost
+    assert cost is not None and cost.describe() in step.explain()
+    return cost
+
+
+def test_share_of_trials_falls_while_training_goes_on(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written once trials have ended, and again after twice as many steps."""
+    written: list[TrialCost] = []
+
+    def write(_: Any, families: FamilyComparison, step: int) -> None:
+        assert families.trials is not None and step == 33
+        written.append(families.trials)
+
+    monkeypatch.setattr(family_step, "record_families", write)
+    monkeypatch.setattr(family_step, "choose_fastest", lambda _: FIRST)
+    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+    train(tried, 33)
+    assert [(cost.num_steps, cost.share) for cost in written] == [(33, 1.0)]
+    train(tried, 99)
+    assert cost_of_trials(tried).num_steps == 33
+    assert cost_of_trials(tried).share == pytest.approx(0.16, abs=0.1)  # some took no time
+    assert len(written) == 3 and written[1].share == pytest.approx(0.35, abs=0.2)
+    train_several(tried, 68)
+    assert len(written) == 3
+    first.rendezvous.is_over = True
+    train(tried, 1)
+    assert cost_of_trials(tried).num_steps == 1
+
+
+def set_times(
+    first: DataParallelism, other: Other, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lets a step of data parallelism take 1 ms, and one of the other strategy `seconds`."""
+    step = other.step
+
+    def timed(*args: Any) -> str:
+        first.now += seconds
+        return step(*args)
+
+    monkeypatch.setattr(other, "step", timed)
+    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+
+
+def contradict_links(
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+    predicted: float | None = 1e-3,
+    link_share: float = 0.5,
+) -> None:
+    """Lets steps of the other strategy take 2 ms, whatever its plan says of them and of links."""
+    set_times(first, other, 2e-3, monkeypatch)
+    monkeypatch.setattr(tried._candidates, "leave_out_predicted", lambda: None)
+    monkeypatch.setattr(other, "predicted_seconds", predicted)
+    monkeypatch.setattr(other, "link_share", link_share)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "link_share", "is_measured"),
+    [(1e-3, 0.5, True), (4e-3, 0.5, True), (2.2e-3, 0.5, False), (1e-3, 0.1, False)],
+)
+def test_links_are_measured_once_more_if_a_trial_contradicts_its_prediction(
+    predicted: float,
+    link_share: float,
+    is_measured: bool,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The contradicted strategy and the fastest one have other turns."""
+    contradict_links(first, tried, other, monkeypatch, predicted, link_share)
+    train(tried, 33)
+    assert other.num_measured == is_measured and tried.settled is not is_measured
+    train(tried, 32 * is_measured)
+    assert tried.settled and tried._chosen == FIRST and other.num_measured == is_measured
+    assert tried._medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
+
+
+def test_links_are_not_measured_again_without_steps_for_turns(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contradict_links(first, tried, other, monkeypatch)
+    limit_trials(monkeypatch, max_steps=40)
+    train(tried, 33)
+    assert tried.settled and not other.num_measured
+
+
+def test_trials_that_take_too_long_after_links_were_measured_again_keep_the_first_times(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contradict_links(first, tried, other, monkeypatch)
+    train(tried, 33)
+    assert other.num_measured == 1 and not tried.settled
+    limit_trials(monkeypatch, max_seconds=1e-9)
+    train(tried, 1)
+    assert tried.settled and tried._chosen == FIRST and not tried._candidates.left_out
+    assert tried._medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
