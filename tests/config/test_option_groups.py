@@ -8,7 +8,7 @@ import tf_libra
 from tf_libra import config
 from tf_libra.config import option_groups
 
-GROUPED = [option for option in config.declared() if option.group]
+GROUPED = [option for option in config.declared(config.DataParallelOptions) if option.group]
 # A value of each option that differs from its default.
 OTHERS = {
     "max_seconds": 8.5,
@@ -51,7 +51,9 @@ def test_misplaced_argument_is_an_error_with_its_place(taker: str) -> None:
     takers: dict[str, Any] = {
         "optimize": tf_libra.optimize, "Tuning": tf_libra.Tuning, "Faults": tf_libra.Faults
     }  # fmt: skip
-    names = [option.name for option in config.declared() if not option.group]
+    names = [
+        option.name for option in config.declared(config.DataParallelOptions) if not option.group
+    ]
     for name, replacement in option_groups.REPLACEMENTS[taker].items():
         assert name not in names or taker != "optimize"
         with pytest.raises(TypeError) as caught:
@@ -70,5 +72,7 @@ def test_checked_options_stay_as_they_are() -> None:
     once = config.resolve(
         {"max_tuning_steps": 4, "logdir": "somewhere", "broadcast_variables": True}
     )
-    names = [option.name for option in config.declared() if not option.group]
+    names = [
+        option.name for option in config.declared(config.DataParallelOptions) if not option.group
+    ]
     assert config.DataParallelOptions(**{name: getattr(once, name) for name in names}) == once
