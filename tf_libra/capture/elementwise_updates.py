@@ -54,7 +54,7 @@ _APPLIES = re.compile(
 )
 # Ops that combine the truth values of all elements, if their result is a single element.
 EXACT_SUMS = frozenset({"All", "Any"})
-# Those, and ops that sum all elements, or their squares: last bits depend on the order.
+# Also ops that sum all elements or their squares, whose last bits depend on the order.
 SUMS = EXACT_SUMS | {"L2Loss", "Sum"}
 _ASSIGNS = frozenset({"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"})
 _UNKNOWN = -1

@@ -13,5 +13,5 @@ ALLOWED = (JOINT_RESULTS, BATCH_STATISTICS, RANDOM_DRAWS, HOST_EFFECTS)
 
 
 def describe_allowing(name: str) -> str:
-    """Returns how to allow a difference, in a clause."""
+    """Returns a clause that says how to allow a difference."""
     return f'Auto(allow=("{name}",)) accepts this'

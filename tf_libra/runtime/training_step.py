@@ -159,14 +159,8 @@ class TrainingFunction:
         Raises:
             HorovodInternalError: a rank is gone, late, or gave up.
         """
-        control = self._rendezvous.control
-        if control is None:
-            return
-        try:
-            step_interrupts().during(self._sharded.finish)
-        except BaseException as error:
-            self._fail(error, error)
-            raise
+        if self._rendezvous.control is not None:
+            self._during(self._sharded.finish)
 
     def check_variables(self) -> None:
         """Compares the replicated variables of all traces so far between ranks.

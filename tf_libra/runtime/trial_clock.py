@@ -59,12 +59,12 @@ class TrialClock:
         return most_strategies(self.steps_left) < 2
 
     def describe_short(self) -> str:
-        """Returns that too few steps are left, in a clause."""
+        """Returns a clause: too few steps are left."""
         most = self._options.trial_budget.max_steps
         return f"{self.steps_left} of {most} steps of trials are left, too few for turns of two"
 
     def describe_late(self) -> str:
-        """Returns that no seconds are left, in a clause."""
+        """Returns a clause: no seconds are left."""
         most = formatting.time(self._options.trial_budget.max_seconds)
         return f"trials have taken {most} before two strategies were timed"
 

@@ -74,7 +74,7 @@ class OwnedSlots:
         self._reads = SlotReads(function, timeout_seconds)
         self._known: dict[int, Slot] = {}  # by key of the variable
         self._owned: dict[int, Slot] = {}
-        # Of the last step, if they are known to be owned still, and their keys.
+        # Slots of the last step, if they are known to be still owned, and their keys.
         self._last: Sequence[BoundVariable] | None = None
         self._updated: frozenset[int] = frozenset()
         self._control: Control | None = None

@@ -192,7 +192,7 @@ class ReadService:
         self._reads[reads.function] = reads
         self._finished.discard(reads.function)
         engine = _engine()
-        # That of an earlier engine may still wait.
+        # The thread of an earlier engine may still wait.
         if self._thread is None or self._engine != engine or not self._thread.is_alive():
             # Last of all, so that it is called before the engine, which may be a new one, closes.
             atexit.unregister(self._end)
