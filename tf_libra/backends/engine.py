@@ -200,13 +200,7 @@ class Engine:
                 connections. The engine ends on all ranks.
         """
         assert len(secret) == SECRET_BYTES, len(secret)
-        _check(
-            native.load().c.TfLibraGrow(
-                *_arrays(addresses),
-                secret,
-                num_lanes,
-            )
-        )
+        _check(native.load().c.TfLibraGrow(*_arrays(addresses), secret, num_lanes))
         return replace(self, num_lanes=num_lanes)
 
     def await_read(self, seconds: float) -> tuple[int, str] | None:
