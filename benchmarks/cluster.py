@@ -272,11 +272,6 @@ def _run(*command: str, text: str = "") -> None:
 def _settle(cores: frozenset[int]) -> None:
     """In a worker, before its program starts."""
     os.sched_setaffinity(0, cores)
-    end_with_parent()
-
-
-def end_with_parent() -> None:
-    """Lets this process, before its program starts, end when its parent does."""
     signal_with_parent(signal.SIGKILL)
 
 
@@ -351,8 +346,7 @@ def run(
     tf_config: bool = False,
 ) -> int:
     """Runs a job of one worker per host to its end; returns its exit status."""
-    made = Cluster(num_hosts, rate, flow_rate)
-    with made as cluster, tempfile.TemporaryDirectory() as scratch:
+    with Cluster(num_hosts, rate, flow_rate) as cluster, tempfile.TemporaryDirectory() as scratch:
         if mpich is not None:
             return wait([start_mpiexec(cluster, command, env, mpich, Path(scratch))])
         with (

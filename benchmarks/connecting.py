@@ -212,7 +212,7 @@ def main(_: list[str]) -> None:
     seconds: dict[int, dict[str, list[float]]] = {
         num_ranks: {name: [] for name in _METHODS.value} for num_ranks in sizes
     }
-    for _ in range(_ROUNDS.value):
+    for _round in range(_ROUNDS.value):
         for num_ranks in sizes:
             for name in random.sample(_METHODS.value, len(_METHODS.value)):
                 found = measure(METHODS[name], num_ranks)

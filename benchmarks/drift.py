@@ -142,8 +142,8 @@ def _work(folder: Path) -> None:
 
     job = Task(model=FLAGS.model, seed=0, pinned=True, inter_op_threads=2, output="")
     training = begin(job)
-    lines = _Lines()
-    logging.getLogger("tf_libra").addHandler(lines)
+    handler = _Lines()
+    logging.getLogger("tf_libra").addHandler(handler)
     step = tf_libra.optimize("libra")(training.step(list))
     while step.plan is None:
         step(*training.batch)
@@ -155,7 +155,7 @@ def _work(folder: Path) -> None:
         stages.append(_stage(name, step, training.batch))
     if hvd.rank() == 0:
         lines = [
-            line for line in lines.lines if line.startswith(("drift:", "run: plan", "note: ra"))
+            line for line in handler.lines if line.startswith(("drift:", "run: plan", "note: ra"))
         ]
         settings = {
             "np": 2,

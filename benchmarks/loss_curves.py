@@ -21,7 +21,7 @@ from absl import app, flags
 from benchmarks.jobs.loss_curves import FORMATS, TRAININGS
 from tf_libra.simulation.timeline_plot import save
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 flags.DEFINE_string("out", "", "Picture to write, PNG or SVG; none by default.", flag_values=FLAGS)
 flags.DEFINE_string("json", "", "File to write all losses to; none by default.", flag_values=FLAGS)

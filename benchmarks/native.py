@@ -28,9 +28,10 @@ def build(name: str, options: tuple[str, ...] = (), root: Path | None = None) ->
         root: a checkout whose lanes are compiled and linked; None: the lanes of the extension.
             Checkouts that are compared need the same flags.
     """
-    program = folder_of(name) / (name if root in (None, ROOT) else f"{name}-{root.name}")
+    program = folder_of(name) / (name if root is None or root == ROOT else f"{name}-{root.name}")
     source = ROOT / "benchmarks" / f"{name}.cc"
-    command = ["g++", "-std=c++17", "-O3", f"-I{root or ROOT}", f"-I{ROOT}", source]
+    command: list[str | Path] = ["g++", "-std=c++17", "-O3"]
+    command += [f"-I{root or ROOT}", f"-I{ROOT}", source]
     command += [*(extension_lanes() if root is None else lanes(root)), *options]
     subprocess.run([*command, "-pthread", "-o", program], check=True)
     return program

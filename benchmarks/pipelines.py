@@ -131,7 +131,7 @@ def table(document: Mapping[str, Any], *, markdown: bool) -> str:
     settings, stages = document["settings"], document["stages"]
     kind = "data parallelism" if stages == 1 else f"{stages} stages"
     over = document["measured_over_predicted"]
-    rows = [("strategy", "step, ms", "spp to it")]
+    rows: list[tuple[str, ...]] = [("strategy", "step, ms", "spp to it")]
     for name, strategy in document["strategies"].items():
         step = [strategy[f"{key}_seconds"] * 1e3 for key in ("median", "p10", "p90")]
         ratio = document["ratios"].get(f"spp/{name}")

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from absl import flags
 from benchmarks import cluster, models
 from benchmarks import mpich as mpich_lib
 from benchmarks.rendezvous_env import free_addresses, tf_configs
+from tf_libra.internal.parent_death import signal_with_parent
 
 
 class WorkersFailedError(RuntimeError):
@@ -237,7 +240,7 @@ class Placing:
                         worker,
                         stdout=sys.stderr,
                         env=environment | variables,
-                        preexec_fn=cluster.end_with_parent,
+                        preexec_fn=partial(signal_with_parent, signal.SIGKILL),
                         start_new_session=True,
                     )
                     for variables in environments

@@ -20,12 +20,14 @@ import statistics
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import app, flags, logging
 
 import tf_libra
 from benchmarks import networks
+from benchmarks.predicted import predicted_seconds
 from tf_libra import strategies
 from tf_libra.simulation import simulate
 
@@ -88,10 +90,12 @@ class Result:
 def profile_of(case: Case) -> tf_libra.BackwardProfile:
     if case.network is None:
         rng = np.random.default_rng(case.tensors)
-        sizes, seconds = rng.lognormal(10, 2, case.tensors), rng.random(case.tensors) * 1e-3
+        sizes = rng.lognormal(10, 2, case.tensors)
+        seconds = rng.random(case.tensors) * 1e-3
     else:
         profile = networks.load(case.network).profile_at(1e13, 32)
-        sizes, seconds = profile.num_bytes, profile.compute_seconds
+        sizes = profile.num_bytes.astype(np.float64)
+        seconds = profile.compute_seconds
     num_bytes = np.ceil(sizes).astype(np.int64)
     sent = float(COST.overlapped_seconds(num_bytes.sum(), 1024))
     seconds = seconds * sent / (case.ratio * seconds.sum())
@@ -129,7 +133,7 @@ def measure(case: Case, repeats: int) -> Result:
         seconds=statistics.median(times),
         cpu_seconds=statistics.median(cpu_times),
         peak_mebibytes=None if case.exact else peak_mebibytes(profile, strategy),
-        predicted_seconds=plan.predicted_seconds,
+        predicted_seconds=predicted_seconds(plan),
         step_seconds=simulate(profile, plan, COST).step_seconds,
         groups=len(plan.groups),
     )
@@ -176,7 +180,7 @@ def distances(problems: int) -> list[Distance]:
         best = tf_libra.make_plan(profile, cost, dataclasses.replace(chunked, exact=True))
         found = tf_libra.make_plan(profile, cost, chunked)
         # The exact planner notes where a lemma does not hold.
-        ratios[not best.notes].append(found.predicted_seconds / best.predicted_seconds - 1)
+        ratios[not best.notes].append(predicted_seconds(found) / predicted_seconds(best) - 1)
     return [
         Distance(obeys, len(values), statistics.median(values), max(values))
         for obeys, values in ratios.items()
@@ -201,7 +205,8 @@ def run(repeats: int, exact: bool) -> dict[str, list[Result]]:
         for name in STRATEGIES
     ]
     for letter, values in GROWTH.items():
-        tables[letter] = [measure(Case(**{fields[letter]: v}), repeats) for v in values]
+        grown: list[dict[str, Any]] = [{fields[letter]: value} for value in values]
+        tables[letter] = [measure(Case(**sizes), repeats) for sizes in grown]
     if exact:
         tables["exact"] = [measure(dataclasses.replace(c, exact=True), 1) for c in cases]
     return tables

@@ -233,11 +233,11 @@ def measure_conditionals(
     number: int, num_nodes: int, strategy: str, repeats: int
 ) -> ConditionalsResult:
     """Times the pass on a graph of so many conditionals."""
-    plans = [
+    plan, other = (
         plan_of([f"{prefix}t{i}" for i in range(number)], [4] * number, strategy)
         for prefix in ("", "other/")
-    ]
-    timing = timing_of(with_conditionals(number, num_nodes), *plans, repeats)
+    )
+    timing = timing_of(with_conditionals(number, num_nodes), plan, other, repeats)
     if timing.groups != number:
         raise AssertionError(f"{timing.groups} all-reduces for {number} conditionals")
     return ConditionalsResult(conditionals=number, **dataclasses.asdict(timing))

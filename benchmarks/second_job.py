@@ -26,7 +26,7 @@ from benchmarks.placing import Placing, WorkersFailedError, is_model
 
 NEAR = 1.02
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 
 _PLACING = Placing(FLAGS)

@@ -98,25 +98,27 @@ def _work() -> int:
         if stages is not None:
             continue
         if settled:  # nothing else drains telemetry any more
-            drained = engine_lib.running().drain_telemetry()
+            drained = engine_lib.drain_telemetry()
             executed += len(drained) - len(gathers_among(drained))
             planned += len(step.plan.groups)
         elif step.settled:
-            engine_lib.running().drain_telemetry()
+            engine_lib.drain_telemetry()
     seconds = time.perf_counter() - start
     step.synchronize_variables()
     tenth = _STEPS.value // 10
     early, late = (
         float(np.median(part)) for part in (resident[tenth : 2 * tenth], resident[-tenth:])
     )
-    mine = {
+    report = {
         "weights": [value.numpy().tobytes().hex() for value in weights],
         "resident_bytes": [early, late],
         "executed": executed,
         "planned": planned,
         "pauses": pauses,
     }
-    everyone = engine_lib.running().all_gather(mine)
+    engine = engine_lib.running()
+    assert engine is not None
+    everyone = engine.all_gather(report)
     if rank != 0:
         return 0
     alone, alone_step = _model(tf)

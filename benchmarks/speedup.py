@@ -33,7 +33,7 @@ from benchmarks import case_flags, results
 from benchmarks.markdown import fill, table
 from benchmarks.measuring import measured
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 case_flags.define(FLAGS, "speedup", "docs/performance.md", rounds=30)
 flags.DEFINE_string("readme", "README.md", "Its table is filled in.", flag_values=FLAGS)
@@ -56,16 +56,16 @@ FAMILIES = {
 }
 # Goals for the step of `auto`, as a ratio to the best family's, and to one worker's.
 TO_BEST, TO_ONE_WORKER = 1.05, 1.03
-# Of the speedup of `auto` for cnn5m with SGD, by the rate of links.
+# Goals for the speedup of `auto`: cnn5m with SGD, by the rate of links.
 CNN5M = {None: 1.75, "5gbit": 1.3, "1gbit": 1.15}
-# Of the steps and seconds of measurements and trials under `auto`.
+# Goals for the steps and seconds that `auto` measures and tries.
 MAX_STEPS, MAX_SECONDS = 150, 60.0
-# Of a family's step to the prediction, in the median and at worst.
+# Goals for predictions of a family's step: the median error, and the largest.
 MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
-# Largest 90th percentile of one worker's steps to their 10th: more is other programs. Steps that
-# use links spread by themselves.
+# Largest ratio of the 90th to the 10th percentile of one worker's steps: more means that other
+# programs run. Steps that use links spread by themselves.
 MAX_SPREAD = 1.25
-# For `benchmarks.step_time` of one case.
+# Longest time of `benchmarks.step_time` for one case.
 _TIMEOUT_SECONDS = 340.0
 
 
@@ -89,14 +89,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For a reader, and as a key: "cnn5m, 2 workers, one host, SGD"."""
+        """Name of the case, also its key: "cnn5m, 2 workers, one host, SGD"."""
         network = "one host" if self.rate is None else self.rate
         optimizer = {"sgd": "SGD", "adam": "Adam"}[self.optimizer]
         batch = "" if self.batch_factor == 1 else f", batch x {self.batch_factor}"
         return f"{self.model}, {self.num_workers} workers, {network}, {optimizer}{batch}"
 
     def command(self, rounds: int) -> list[str]:
-        """Returns the command that measures it and writes JSON to `--json`."""
+        """Returns the command that measures the case and writes JSON to `--json`."""
         placed = [f"--hosts={self.num_workers}", f"--rate={self.rate}"]
         return [
             sys.executable,

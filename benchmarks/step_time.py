@@ -61,7 +61,7 @@ from benchmarks.placing import Placing, WorkersFailedError
 
 _STRATEGIES = (*results.BASELINES[::-1], *variants.NAMES)
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 
 _PLACING = Placing(FLAGS, mpich=True, launcher=True)

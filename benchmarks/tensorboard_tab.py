@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def writing(record: PlanRecord, folder: Path, num_steps: int) -> None:
     recorder = Recorder(folder, 0, "step", logging.getLogger("benchmark"))
     first = spent(lambda: recorder.record_plan(record))
     steady = [
-        spent(lambda step=step: recorder.record_step_seconds(step, 0.03, is_steady=True))
+        spent(partial(recorder.record_step_seconds, step, 0.03, is_steady=True))
         for step in range(num_steps)
     ]
     names = record.plan.tensor_names

@@ -75,12 +75,12 @@ def build_gloo() -> tuple[str, ...]:
     return (*options, str(gloo / "lib" / "gloo" / "libgloo.a"))
 
 
-def count_links() -> None:
+def count_links(num_hosts: int) -> None:
     program = native.build("scaling")
     counted = [
         links.count(
             program,
-            _HOSTS.value,
+            num_hosts,
             _RANKS_PER_HOST.value,
             _LANES.value,
             _BYTES.value,
@@ -95,14 +95,14 @@ def count_links() -> None:
 
 def run(program: Path, *arguments: object) -> str:
     """Runs one round of a program and returns its output."""
-    command = [program, *map(str, arguments)]
+    command = [str(program), *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300)
     return done.stdout
 
 
 def main(_: list[str]) -> None:
     if _HOSTS.value:
-        count_links()
+        count_links(_HOSTS.value)
         return
     roots: dict[str, Path | None] = {"": None}
     if _AGAINST.value:
@@ -142,7 +142,7 @@ def main(_: list[str]) -> None:
             print(f"at {label}:")
         print("\n".join(transport_report.blocks(document).values()))
     if _JSON.value:
-        found = {**documents[""], "against": documents.get(_AGAINST.value)}
+        found = {**documents[""], "against": documents.get(_AGAINST.value or "-")}
         Path(_JSON.value).write_text(json.dumps(found, indent=1))
     if _DOCUMENT.value:
         page = Path(_DOCUMENT.value)

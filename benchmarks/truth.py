@@ -60,7 +60,7 @@ from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
 from tf_libra import strategies
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 _PLACING = Placing(FLAGS, launcher=True)
 flags.DEFINE_integer("plans", 12, "Plans that are drawn.", lower_bound=2, flag_values=FLAGS)

@@ -33,7 +33,7 @@ from benchmarks.jobs.job import WireJob
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 _PLACING = Placing(FLAGS)
 flags.DEFINE_integer("rounds", 50, "Exchanges that count.", lower_bound=1, flag_values=FLAGS)

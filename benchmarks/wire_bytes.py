@@ -28,17 +28,17 @@ from benchmarks import case_flags, results
 from benchmarks.markdown import fill, table
 from benchmarks.measuring import measured
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 case_flags.define(FLAGS, "wire_bytes", "docs", rounds=40)
 
-# Pages by the way to send less.
+# Pages of documentation, by the option that sends fewer bytes.
 ZERO_BLOCKS, WIRE_FORMAT = "zero_blocks.md", "wire_format.md"
-# Largest ratios: of models with zeros and without, and of bfloat16.
+# Goals: largest ratios of models with zeros and without zeros, and of bfloat16.
 _EMBEDDING = {None: 0.95, "5gbit": 0.35, "1gbit": 0.15}
 _DENSE = {"5gbit": 1.01, "1gbit": 1.01}
 _BFLOAT16 = {None: 1.01, "5gbit": 0.85, "1gbit": 0.60}
-# For `benchmarks.step_time` of one case.
+# Longest time of `benchmarks.step_time` for one case.
 _TIMEOUT_SECONDS = 340.0
 
 
@@ -64,11 +64,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For a reader, and as a key: "embedding, 1gbit, libra"."""
+        """Name of the case, also its key: "embedding, 1gbit, libra"."""
         return f"{self.model}, {self.rate or 'one host'}, {self.strategy}"
 
     def command(self, rounds: int) -> list[str]:
-        """Returns the command that measures it and writes JSON to `--json`.
+        """Returns the command that measures the case and writes JSON to `--json`.
 
         Args:
             rounds: of a case with a large gain; others take more to tell a ratio from 1.

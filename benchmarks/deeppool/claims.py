@@ -1,6 +1,6 @@
 """Statements of DeepPool's evaluation, compared with our results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.deeppool.evaluation import Row, Scaled, gain_over_partitions
@@ -24,7 +24,7 @@ class Claim:
 
 
 def claims(
-    figure_9: Sequence[Row], figure_10: dict[str, Sequence[Row]], scaled: Sequence[Scaled]
+    figure_9: Sequence[Row], figure_10: Mapping[str, Sequence[Row]], scaled: Sequence[Scaled]
 ) -> list[Claim]:
     """The figures in the text of the paper's evaluation."""
     rows = {(row.network, row.scenario): row for row in figure_9}

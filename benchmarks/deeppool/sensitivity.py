@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks.deeppool.evaluation import Setting, scenarios
 from benchmarks.deeppool.models import NETWORKS
@@ -30,7 +31,7 @@ def sensitivity(setting: Setting, networks: Sequence[str] = NETWORKS) -> list[Se
     """Each parameter that is not given, below and above what is used."""
     base, interference = setting.parameters, setting.interference
 
-    def network_of(**changes: float) -> Setting:
+    def network_of(**changes: Any) -> Setting:
         return replace(setting, parameters=replace(base, **changes))
 
     def changed_interference(**changes: float) -> Setting:

@@ -122,11 +122,12 @@ class Cpu:
 
     def all_reduce(self, tensor: torch.Tensor, group: Any, *, ready: bool) -> Transfer:
         del ready  # nothing is queued on a CPU
-        transfer = Transfer(_CpuMark(time.perf_counter()), _CpuMark())
+        end = _CpuMark()
+        transfer = Transfer(_CpuMark(time.perf_counter()), end)
         work = dist.all_reduce(tensor, group=group, async_op=True)
 
         def finish(_: Any) -> None:
-            transfer.end.seconds = time.perf_counter()
+            end.seconds = time.perf_counter()
 
         # The future that `then` returns is done when the mark is set.
         self._under_way.append(work.get_future().then(finish))

@@ -25,12 +25,12 @@ class StepMarks:
     """
 
     start: Mark
-    backward: Mark | None = None
+    backward: Mark = field(init=False)
     produced: list[Mark | None] = field(default_factory=list)
-    computed: Mark | None = None
+    computed: Mark = field(init=False)
     transfers: list[tuple[int, Transfer]] = field(default_factory=list)
-    reduced: Mark | None = None
-    updated: Mark | None = None
+    reduced: Mark = field(init=False)
+    updated: Mark = field(init=False)
 
 
 def backward_order(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> list[str]:

@@ -65,7 +65,10 @@ def backward_profile(gradients: FlatGradients, steps: list[StepMarks]) -> Backwa
     A gradient that comes out of its usual order counts from the latest before it, so that no time
     is negative and the sum stays the time of the last one.
     """
-    produced = [[mark.since(marks.backward) for mark in marks.produced] for marks in steps]
+    produced = [
+        [mark.since(marks.backward) for mark in marks.produced if mark is not None]
+        for marks in steps
+    ]
     latest = np.maximum.accumulate(np.maximum(produced, 0.0), axis=1)
     seconds = np.median(np.diff(latest, axis=1, prepend=0.0), axis=0)
     return BackwardProfile.from_arrays(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,15 +19,24 @@ _FOUR = {"planned": (0, 1), "own": (2, 3)}
 
 
 class _Options(Protocol):
-    out: Path
-    dry_run: bool
-    threads: tuple[int, ...]
-    models: tuple[str, ...]
-    method: str
-    placement: str
-    mps: bool
-    batch_factor: float
-    seed: int
+    @property
+    def out(self) -> Path: ...
+    @property
+    def dry_run(self) -> bool: ...
+    @property
+    def threads(self) -> tuple[int, ...]: ...
+    @property
+    def models(self) -> tuple[str, ...]: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def placement(self) -> str: ...
+    @property
+    def mps(self) -> bool: ...
+    @property
+    def batch_factor(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @contextlib.contextmanager
@@ -91,7 +100,7 @@ class Bench:
             return self._training(seconds)
         until = time.time() + seconds
         models = self._options.models
-        teams = {"planned": (0,)} if name == "profiles" else _TWO
+        teams: Mapping[str, tuple[int, ...]] = {"planned": (0,)} if name == "profiles" else _TWO
         method = "communicators" if name == "profiles" else self._method
         if self._may_change_placement(name):
             problems = self._run(name, teams, method, models, seconds / 2, name)
@@ -141,7 +150,7 @@ class Bench:
 
     def _join(self, parts: list[Any]) -> None:
         """One file of all networks so far."""
-        results = {"models": {}}
+        results: dict[str, dict[str, Any]] = {"models": {}}
         for part in parts:
             results["models"] |= part["results"].get("models", {})
         joined = {
@@ -160,7 +169,7 @@ class Bench:
     def _run(
         self,
         step: str,
-        teams: dict[str, tuple[int, ...]],
+        teams: Mapping[str, tuple[int, ...]],
         method: str,
         models: tuple[str, ...],
         seconds: float,

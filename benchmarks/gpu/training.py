@@ -34,7 +34,6 @@ from benchmarks.gpu.profiles import spread
 from benchmarks.gpu.rank import Context
 from tf_libra import (
     BackwardProfile,
-    ContentionModel,
     Plan,
     TensorGroup,
     make_plan,
@@ -42,6 +41,7 @@ from tf_libra import (
     strategies,
 )
 from tf_libra.autotune import Budget, TensorSpec, Trial, TrialResult, Tuner, TuningResult, tune
+from tf_libra.cost_model import CostModel
 
 BASELINES = ("ddp", "mg-wfbp", "syneasgd", "none")
 # In "own" only NCCL knows its threads: all its samples go by this number.
@@ -76,7 +76,7 @@ class _Trainer:
         job = context.job
         self.context = context
         ranks = list(job.teams[job.team])
-        make = {"rank": ranks.index(job.rank), "dry_run": job.dry_run}
+        make: dict[str, Any] = {"rank": ranks.index(job.rank), "dry_run": job.dry_run}
         make |= {"batch_factor": job.batch_factor}
         self.task = models.make(name, context.device.torch_device, **make)
         order = context.agree(backward_order(self.task.model, self.task.batch))
@@ -167,7 +167,7 @@ def run(context: Context) -> None:
     profile = conclusions["planned"].profile
     if profile is not None:
         found["paired_profile"] = documents.as_value(profile)
-    models_of: dict[str, ContentionModel] = {}
+    models_of: dict[str, CostModel] = {}
     for team, tuned in conclusions.items():
         prefix = "" if team == "planned" else "own_"
         found[f"{prefix}samples"] = [documents.sample_value(sample) for sample in tuned.samples]
@@ -239,7 +239,7 @@ def _experiment(trainer: _Trainer, experiment: Trial, step: int) -> TrialResult 
     if not experiment.traced:
         return None
     mine = Seen(
-        tuple(mark.since(marks.backward) for mark in marks.produced),
+        tuple(mark.since(marks.backward) for mark in marks.produced if mark is not None),
         tuple(
             (index, Span(t.start.since(marks.backward), t.end.since(marks.backward)))
             for index, t in marks.transfers
@@ -249,7 +249,7 @@ def _experiment(trainer: _Trainer, experiment: Trial, step: int) -> TrialResult 
 
 
 def _strategies(
-    context: Context, profile: BackwardProfile, models_of: dict[str, ContentionModel]
+    context: Context, profile: BackwardProfile, models_of: dict[str, CostModel]
 ) -> list[_Strategy]:
     """Everything that is compared, with its plan and what the model says of it."""
     planned, own = models_of["planned"], models_of["own"]
@@ -257,6 +257,8 @@ def _strategies(
     fixed = {"num_threads": _OWN_THREADS}
     libra = make_plan(profile, planned, strategies.Libra(threads=threads))
     groups = tuple(TensorGroup(g.start, g.stop, _OWN_THREADS) for g in libra.groups)
+    own_libra = dataclasses.replace(libra, groups=groups, strategy="libra-own")
+    seconds = _predicted(profile, own_libra, own)
     ddp = _ddp_plan(profile)
     compared = [
         _Strategy("none", "planned", None, float(profile.compute_seconds.sum())),
@@ -265,17 +267,7 @@ def _strategies(
         _of_plan("own", make_plan(profile, own, strategies.MgWfbp(**fixed))),
         _of_plan("planned", make_plan(profile, planned, strategies.LibraM(threads=threads))),
         _of_plan("planned", libra),
-        _of_plan(
-            "own",
-            dataclasses.replace(
-                libra,
-                groups=groups,
-                strategy="libra-own",
-                predicted_seconds=_predicted(
-                    profile, dataclasses.replace(libra, groups=groups), own
-                ),
-            ),
-        ),
+        _of_plan("own", dataclasses.replace(own_libra, predicted_seconds=seconds)),
     ]
     # Every rank draws up the same list; the rank whose list counts may be of another team.
     policies = max(context.gather(context.communication.cta_policies), key=len)
@@ -299,7 +291,7 @@ def _ddp_plan(profile: BackwardProfile) -> Plan:
     return Plan.for_profile(profile, ddp_groups(sizes, _OWN_THREADS), 2, "ddp")
 
 
-def _predicted(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> float:
+def _predicted(profile: BackwardProfile, plan: Plan, cost: CostModel) -> float:
     return simulate(profile, plan, cost).backward_seconds
 
 

@@ -76,7 +76,8 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
     for name in sorted(ours, key=lambda strategy: ours[strategy].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
-        options = {"broadcast_variables": "always", "shard_updates": False} | options_of(name)
+        options: dict[str, Any] = {"broadcast_variables": "always", "shard_updates": False}
+        options |= options_of(name)
         optimized = tf_libra.optimize(ours[name], **options)
         own = trained(job, training.ranks) if trains_own_model(name) else training
         step = optimized(own.step(list))

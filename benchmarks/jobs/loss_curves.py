@@ -128,7 +128,7 @@ def losses_of(make: Callable[[], tuple[Any, Data]], steps: int, seeds: int) -> d
         return tf.function(train_step)
 
     # A dense gradient of tables: rows are never rounded. The plan of one group is that of all.
-    options = {"sparse_as_dense": True, "progress": False, "engine": "lanes"}
+    options: dict[str, Any] = {"sparse_as_dense": True, "progress": False, "engine": "lanes"}
     planned = tf_libra.optimize("syneasgd", **options)(new_step())
     for batch in _batches(data, 0, 1000, rank, size):
         planned(*batch)

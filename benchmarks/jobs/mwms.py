@@ -64,8 +64,8 @@ def run(job: Job) -> None:
     everyone = this.exchange_json({"seconds": mine.tolist()}, _BARRIER_MS / 1e3)
     if world.rank == 0:
         seconds = np.asarray([rank["seconds"] for rank in everyone]).max(axis=0)
-        details = (model.count_params(), {})
-        Path(job.output).write_text(rounds.outcome(job, steps, seconds, tuning, *details))
+        found = rounds.outcome(job, steps, seconds, tuning, model.count_params(), {})
+        Path(job.output).write_text(found)
 
 
 def _steps(
@@ -89,12 +89,14 @@ def _steps(
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         tf.distribute.get_replica_context().merge_call(update, args=(dense,))
 
-    steps, tuning = {}, {}
+    steps: dict[str, Any] = {}
+    tuning: dict[str, dict[str, float]] = {}
     for name in names:
         if not is_ours(name):
             steps[name] = training_step(reducing if name == "mwms" else alone)
             continue
-        options = {"broadcast_variables": "always", "shard_updates": False} | options_of(name)
+        options: dict[str, Any] = {"broadcast_variables": "always", "shard_updates": False}
+        options |= options_of(name)
         optimized = tf_libra.optimize(strategy_of(name), **options)
         steps[name] = optimized(training_step(reducing))
         tuning[name] = rounds.until_planned(steps[name], batch)

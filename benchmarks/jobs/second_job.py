@@ -33,9 +33,9 @@ def run(job: Job) -> None:
         first(*trained.batch)
     found = {}
     changed = begin(dataclasses.replace(job, model=job.changed))
-    for name, options in {"alone": {}, "helped": {"cache_dir": folder}}.items():
+    for name, cached in {"alone": {}, "helped": {"cache_dir": folder}}.items():
         searched: dict[str, Any] = {}
-        options = config.resolve({"strategy": _STRATEGY} | options)
+        options = config.resolve({"strategy": _STRATEGY, **cached})
         step = tf_libra.Optimized(changed.step(list), options, _tuner(job, searched))
         while step.plan is None:
             step(*changed.batch)

@@ -33,7 +33,7 @@ from benchmarks.many_cores import cases, outcome
 from benchmarks.markdown import fill
 from benchmarks.measuring import measured
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 flags.DEFINE_string(
     "json",

@@ -59,7 +59,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For a reader, and as a key: "cnn5m, 2 workers of 8 cores, shared memory"."""
+        """Name of the case, also its key: "cnn5m, 2 workers of 8 cores, shared memory"."""
         link = "shared memory" if self.rate is None else f"links of {self.rate}"
         cores = "1 core" if self.shape.cores == 1 else f"{self.shape.cores} cores"
         model = self.model.rpartition(":")[2]

@@ -1,7 +1,7 @@
 """Saved results of workers with several cores, and the Markdown of docs/performance.md."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ def summarize(benchmark: str, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("np", "network", "model", "optimizer", "cores_per_worker", "congestion_control")
-    names = (*names, "intra_op_threads", "inter_op_threads", "parameters")
+    names = ["np", "network", "model", "optimizer", "cores_per_worker", "congestion_control"]
+    names += ["intra_op_threads", "inter_op_threads", "parameters"]
     return {name: settings[name] for name in names if name in settings}
 
 
@@ -99,18 +99,18 @@ def blocks(document: Mapping[str, Any] | None) -> dict[str, str]:
     parts += [f"- {note}\n" for note in document["notes"]]
     for optimizer, title in (("sgd", "SGD"), ("adam", "Adam")):
         rows = [(name, *_step_row(case[optimizer])) for name, case in _having(optimizer, measured)]
-        head = ("case", "one worker", "none", "`libra`", "the best", "`libra` to it")
-        head = (*head, "to one worker", "threads of `libra`")
-        parts.append(_section(f"Step times with {title}, ms", head, rows))
+        steps = ["case", "one worker", "none", "`libra`", "the best", "`libra` to it"]
+        steps += ["to one worker", "threads of `libra`"]
+        parts.append(_section(f"Step times with {title}, ms", steps, rows))
     rows = [(name, *_truth_row(case["truth"])) for name, case in _having("truth", measured)]
     head = ("case", "step: median, worst, bias", "backward", "noise")
     parts.append(_section("Predictions of unseen plans", head, rows))
-    rows = [
+    curve_rows = [
         (name, *_curve_row(case["truth"]["curves"])) for name, case in _having("truth", measured)
     ]
-    head = ("case", "computation takes", "overlapped, GB/s", "alone, GB/s")
+    curve_head = ("case", "computation takes", "overlapped, GB/s", "alone, GB/s")
     title = f"Contention as fitted, with {', '.join(map(str, _THREADS))} threads"
-    parts.append(_section(title, head, rows))
+    parts.append(_section(title, curve_head, curve_rows))
     return {"many_cores": "".join(parts)}
 
 
@@ -118,7 +118,7 @@ def _having(benchmark: str, cases: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(name, case) for name, case in cases.items() if benchmark in case]
 
 
-def _section(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"\n{title}:\n\n{table(head, rows)}" if rows else ""
 
 

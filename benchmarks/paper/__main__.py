@@ -84,10 +84,10 @@ def run(
         "sensitivity": sweeps,
     }
     if with_asc:
-        rows = evaluation.asc_wfbp(of_asc_wfbp())
-        pictures.iterations(rows, image("asc_wfbp"))
-        blocks["asc_wfbp"] = document.asc_wfbp(rows) + shown("Iteration times", "asc_wfbp")
-        found["asc_wfbp"] = rows
+        iterations = evaluation.asc_wfbp(of_asc_wfbp())
+        pictures.iterations(iterations, image("asc_wfbp"))
+        blocks["asc_wfbp"] = document.asc_wfbp(iterations) + shown("Iteration times", "asc_wfbp")
+        found["asc_wfbp"] = iterations
     if published is not None:
         rows = evaluation.on_testbed(published)
         again = evaluation.claims(rows, evaluation.largest(published))

@@ -13,6 +13,7 @@ from benchmarks.paper.parameters import (
     asc_cost,
     asc_gamma,
 )
+from benchmarks.predicted import predicted_seconds
 from tf_libra import strategies
 from tf_libra.planning.compare import PlanComparison, ideal
 from tf_libra.planning.compare import compare as side_by_side
@@ -165,7 +166,7 @@ def claims(testbed: Iterable[Row], largest: Iterable[Row]) -> list[Claim]:
         return row.backward_seconds / other.backward_seconds - 1
 
     whole = "throughput"
-    found = [
+    found: list[tuple[str, str, str, float | tuple[float, float]]] = [
         ("LIBRA", whole, "SynEASGD", (11.3, 26.9)),
         ("LIBRA", whole, "Horovod", (5.8, 13.8)),
         ("LIBRA", whole, "MG-WFBP", (4.2, 6.2)),
@@ -261,7 +262,7 @@ def asc_wfbp(workloads: Iterable[AscWorkload]) -> list[AscRow]:
     for workload in workloads:
         seconds = [
             workload.forward_seconds
-            + tf_libra.make_plan(workload.profile, cost, strategy).predicted_seconds
+            + predicted_seconds(tf_libra.make_plan(workload.profile, cost, strategy))
             for strategy in (
                 strategies.Wfbp(),
                 strategies.MgWfbp(),

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 
 import tf_libra
 from benchmarks import networks
+from benchmarks.predicted import predicted_seconds
 from tf_libra import strategies
 from tf_libra.internal import validation
 
@@ -250,7 +251,7 @@ def _mg_cf_over_mg_wfbp(workload: Workload) -> float:
     plan = tf_libra.make_plan(profile, cost, strategy)
     free = tf_libra.simulate(profile, plan, cost.contention_free()).backward_seconds
     forward = workload.forward_seconds
-    return (forward + plan.predicted_seconds) / (forward + free) - 1
+    return (forward + predicted_seconds(plan)) / (forward + free) - 1
 
 
 def figure_1b(rate: float, cost: tf_libra.ContentionModel, batch: int) -> float:
@@ -261,7 +262,7 @@ def figure_1b(rate: float, cost: tf_libra.ContentionModel, batch: int) -> float:
         strategy = strategies.HorovodFusion(
             num_threads=threads, cycle_seconds=5e-3, buffer_bytes=64 * 2**20
         )
-        seconds.append(tf_libra.make_plan(profile, cost, strategy).predicted_seconds)
+        seconds.append(predicted_seconds(tf_libra.make_plan(profile, cost, strategy)))
     return seconds[1] / seconds[0]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import tf_libra
 from benchmarks.paper.parameters import Parameters, Workload
+from benchmarks.predicted import predicted_seconds
 from tf_libra import strategies
 
 
@@ -138,4 +139,4 @@ def _gain(parameters: Parameters, workload: Workload) -> float:
 
 
 def _seconds(workload: Workload, strategy: strategies.Strategy) -> float:
-    return tf_libra.make_plan(workload.profile, workload.cost, strategy).predicted_seconds
+    return predicted_seconds(tf_libra.make_plan(workload.profile, workload.cost, strategy))

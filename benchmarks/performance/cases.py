@@ -33,7 +33,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For a reader, and as a key: "cnn5m, one host, pinned"."""
+        """Name of the case, also its key: "cnn5m, one host, pinned"."""
         network = "one host" if self.rate is None else f"two hosts at {self.rate}"
         return f"{self.model}, {network}, {'pinned' if self.pinned else 'not pinned'}"
 

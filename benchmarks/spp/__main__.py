@@ -5,7 +5,7 @@
 It rewrites the tables in the document, with pictures in the folder images next to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from absl import app, flags
@@ -104,7 +104,11 @@ def _models(rows: Sequence[studies.Row]) -> str:
     return table((*head, "SPP's stages"), lines) + "\n"
 
 
-def _draw_figures(figures, stages: Sequence[studies.StagesRow], path: Path) -> None:
+def _draw_figures(
+    figures: Mapping[str, tuple[str, Sequence[studies.Row]]],
+    stages: Sequence[studies.StagesRow],
+    path: Path,
+) -> None:
     figure = Figure(figsize=(12, 6), layout="constrained")
     panels = list(figure.subplots(2, 3).flat)
     for axes, (head, rows) in zip(panels, figures.values(), strict=False):

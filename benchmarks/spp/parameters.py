@@ -128,7 +128,8 @@ def _added(name: str, parts: Sequence[tuple[float, float]], outputs: float) -> _
 
 def vgg19(samples: int, rate: float) -> tf_libra.LayerGraph:
     """VGG-19 at 224 by 224."""
-    layers, inputs, size = [], 3, 224
+    layers: list[_Layer] = []
+    inputs, size = 3, 224
     for width, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
         for i in range(count):
             last = i == count - 1  # with the pooling behind it
@@ -249,7 +250,7 @@ def servers(
         low, high = (96, 128) if index < slow else (160, 200)
         rates[np.ix_(own, own)] = random.uniform(low, high, (sizes[index], sizes[index]))
     rates = np.triu(rates, 1)
-    return tf_libra.Cluster.from_bandwidth(_GIGABIT * (rates + rates.T), server)
+    return tf_libra.Cluster.from_bandwidth(_GIGABIT * (rates + rates.T), server.tolist())
 
 
 def testbed(name: str, *, within: float = 128.0) -> tf_libra.Cluster:
@@ -257,4 +258,4 @@ def testbed(name: str, *, within: float = 128.0) -> tf_libra.Cluster:
     sizes, between = {"1080Ti x 8": ((2,) * 4, 50.0), "V100 x 4": ((4,), 0.0)}[name]
     server = np.repeat(np.arange(len(sizes)), sizes)
     rates = np.where(server[:, None] == server, within, between) * _GIGABIT
-    return tf_libra.Cluster.from_bandwidth(rates, server)
+    return tf_libra.Cluster.from_bandwidth(rates, server.tolist())

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 import tf_libra
+from benchmarks.predicted import predicted_seconds
 from benchmarks.spp import parameters
 from tf_libra import strategies
 from tf_libra.model_parallel.planning.pipeline.baselines import equal_groups
 from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
 from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions
+from tf_libra.model_parallel.planning.pipeline.strategy import PipelineStrategy
 
-STRATEGIES = {
+STRATEGIES: dict[str, PipelineStrategy] = {
     "SPP": strategies.Spp(),
     "DP": strategies.DataParallel(),
     "GPipe": strategies.GPipe(),
@@ -124,7 +126,7 @@ def _row(
     stages = plans["SPP"].stages
     return Row(
         setting,
-        {name: plan.predicted_seconds for name, plan in plans.items()},
+        {name: predicted_seconds(plan) for name, plan in plans.items()},
         " ".join(f"{s.stop - s.start}x{len(s.devices)}" for s in stages),
     )
 
@@ -195,7 +197,7 @@ def figure_11() -> list[StagesRow]:
     for stages in range(1, partitions.max_stages + 1):
         strategy = strategies.Spp(num_stages=stages)
         plan = tf_libra.make_pipeline_plan(layers, cluster, strategy, num_microbatches=count)
-        rows.append(StagesRow(stages, partitions.seconds(stages), plan.predicted_seconds))
+        rows.append(StagesRow(stages, partitions.seconds(stages), predicted_seconds(plan)))
     return rows
 
 

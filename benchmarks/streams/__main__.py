@@ -23,7 +23,7 @@ from benchmarks.markdown import fill
 from benchmarks.measuring import measured
 from benchmarks.streams import cases, outcome
 
-# Only the program that runs has its flags among those of the process; imported, it keeps them.
+# The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 case_flags.define(FLAGS, "streams", "docs/benchmarks.md", rounds=50)
 

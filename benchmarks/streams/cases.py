@@ -61,11 +61,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For a reader, and as a key: "vgg, one host"."""
+        """Name of the case, also its key: "vgg, one host"."""
         return f"{self.model}, {self.network.name}"
 
     def command(self, rounds: int) -> list[str]:
-        """Returns the command that measures it and writes JSON to `--json`."""
+        """Returns the command that measures the case and writes JSON to `--json`."""
         return [
             *(sys.executable, "-m", "benchmarks.step_time"),
             f"--model={self.model}",
