@@ -6,9 +6,10 @@ from unittest import mock
 
 import harness
 import horovod.tensorflow as hvd
+import staged  # noqa: F401 (lets modules of the tests be found)
 import tensorflow as tf
 from forced_families import FIRST, every_family_in_trials
-from one_rank_trials import FAMILIES, LAST, MAX_STEPS, SAMPLES, cases, every_value, own
+from one_rank_steps import FAMILIES, LAST, MAX_STEPS, SAMPLES, cases, every_value, own
 
 import tf_libra
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan

@@ -8,43 +8,20 @@ import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from one_rank_trials import (
-    FAMILIES,
-    FIRST,
-    LAST,
-    SAMPLES,
-    cases,
-    compared,
-    every_value,
-    failed,
-    failed_in_turn,
-    failing_in_a_step,
-    influenced,
-    large,
-    next_job,
-    next_plan,
-    own,
-    own_values,
-    slowed,
-    summed,
-    varied,
-    without_metric,
-)
+from one_rank_steps import LAST, SAMPLES, cases, every_value, own, slowed
 from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
-from tests.model_parallel import models, plain_models
+from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.backends import collective_ops
 from tf_libra.coordination import control_plane
 from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.profiling import link_benchmark
-from tf_libra.planning.allowed_differences import ALLOWED
 from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
 hvd.init()
-STAGED = {2: "spp", 3: "deeppool"}  # strategies that win trials
 MODELS = (models.mlp, models.convolutional, models.sparsely_embedded, models.normalized)
 
 
@@ -86,12 +63,6 @@ def measured():
         "explained": step.explain(),
         "links": measured_links(),
     }
-
-
-def on_a_slow_rank():
-    """Trains sparse gradients, whose rows one rank keeps, through trials. Rank 0 is slow."""
-    with slowed(0):
-        return compared(models.embedded, families=FAMILIES)
 
 
 def given(make):
@@ -372,23 +343,6 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases(slots_in_turn)
     cases(evaluated)
     cases(failing_transfer)
-    cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True))
-    cases.add("compared sparse", on_a_slow_rank)
-    cases.add("compared allowed", lambda: compared(varied, allow=ALLOWED))
-    cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
-    cases.add("compared metric", lambda: compared(influenced, allow=()))
-    cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))
-    cases.add("compared summed", lambda: compared(summed, allow=(), families=FAMILIES))
-    for chosen in ("spp", "deeppool"):
-        cases.add(
-            f"compared {chosen}",
-            lambda chosen=chosen: compared(
-                models.mlp, chosen, allow=(), families=FAMILIES, remeasures=True
-            ),
-        )
-        cases.add(f"next {chosen}", lambda chosen=chosen: next_plan(chosen))
-    cases(large)
-    cases(own_values)
     cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
 cases.add("read on the last rank", lambda: read_alone("last", OneRank(rank=0), [LAST]))
 STAGES = Spp(num_microbatches=2, num_stages=2)
@@ -396,14 +350,5 @@ cases.add("read in a pipeline", lambda: read_alone("pipeline", STAGES, [0, LAST]
 cases.add("read in bursts", read_in_bursts)
 cases(changed_between)
 cases(dropped)
-if harness.SIZE == 3:  # as two ranks would, and one more informs or follows the others
-    cases(next_job)
-    cases(failed)
-    cases(failed_in_turn)
-    cases.add("compared own", lambda: compared(models.mlp, allow=()))
-cases.add(
-    "compared rows",
-    lambda: compared(plain_models.words, STAGED[harness.SIZE], (), families=FAMILIES),
-)
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

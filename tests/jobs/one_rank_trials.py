@@ -1,21 +1,30 @@
-"""Trials of `auto` for the cases of `one_rank.py`: all families, failures, and next jobs."""
+"""Cases of trials of `auto`: one rank and other families, failures, and next jobs."""
 
 import contextlib
-import dataclasses
 import itertools
-import time
 from unittest import mock
 
 import harness
+import horovod.tensorflow as hvd
 import numpy as np
 import staged  # noqa: F401 (lets modules of the tests be found)
 import tensorflow as tf
 from forced_families import FIRST, every_family_in_trials
+from one_rank_models import failing_in_a_step, influenced, summed, varied, without_metric
+from one_rank_steps import (
+    FAMILIES,
+    LAST,
+    MAX_STEPS,
+    SAMPLES,
+    cases,
+    every_value,
+    own,
+    slowed,
+)
 
 import tf_libra
-from tests.model_parallel import models
+from tests.model_parallel import models, plain_models
 from tests.model_parallel.job import batches, build_model
-from tests.model_parallel.trained_model import from_keras
 from tf_libra.autotune.drift_detector import DriftDetector
 from tf_libra.backends import collective_ops
 from tf_libra.model_parallel.capture import joint_memory
@@ -23,37 +32,17 @@ from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.stage_variables import StageVariables
 from tf_libra.model_parallel.partition.guarded_calls import CallGuard
 from tf_libra.model_parallel.runtime import burst_planner
+from tf_libra.planning.allowed_differences import ALLOWED
 from tf_libra.runtime import family_candidates, family_step
 from tf_libra.runtime.family_trials import Turns
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
-cases = harness.Cases()
-SAMPLES, LAST = 24, harness.SIZE - 1
-MAX_STEPS, SETTLED_STEPS = 180, 10
-FAMILIES = ("one-rank", "spp", "deeppool")
-SLOW_SECONDS = 0.2  # a hundred times what a step takes
-
-
-@contextlib.contextmanager
-def slowed(rank):
-    """Lets a rank compute longer in every step that it trains for all."""
-    computing = StageVariables.computing
-
-    @contextlib.contextmanager
-    def compute(holding):
-        if rank == harness.RANK:
-            time.sleep(SLOW_SECONDS)
-        with computing(holding):
-            yield
-
-    with mock.patch.object(StageVariables, "computing", compute):
-        yield
-
-
-def own(batch):
-    return [harness.own(part) for part in batch]
+hvd.init()
+SETTLED_STEPS = 10
+STAGED = {2: "spp", 3: "deeppool"}  # strategies that win trials
+RACING = 38  # steps of tuning that have trials of plans
 
 
 def own_values():
@@ -97,11 +86,6 @@ def own_values():
     return [*changes, change(1.0, other)]
 
 
-def every_value(trained):
-    every = map(tf.convert_to_tensor, trained.every_variable)
-    return {str(i): value.numpy() for i, value in enumerate(every)}
-
-
 def compared(
     make,
     chosen="one-rank",
@@ -110,13 +94,15 @@ def compared(
     families=("one-rank",),
     evaluates=False,
     remeasures=False,
+    tuning_steps=16,
     **options,
 ):
     """Trains through trials of data parallelism and other families; `chosen` wins.
 
     Which of them is faster depends on the machine, and so does whether one is far faster.
     With `evaluates`, the last rank alone calls the step in between, with a flag. With `remeasures`,
-    every trial contradicts its prediction, and links are measured again.
+    every trial contradicts its prediction, and links are measured again. Half of `tuning_steps`
+    tune data parallelism: with `RACING` steps, plans have trials, too.
     """
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
@@ -133,7 +119,9 @@ def compared(
 
     contradicts = mock.patch.object(family_candidates, "contradicts_links", lambda *_: remeasures)
     with every_family_in_trials(chosen, far_faster), contradicts:
-        step = tf_libra.optimize(strategy, max_tuning_steps=38, tuning=steady, **options)(traced)
+        step = tf_libra.optimize(strategy, max_tuning_steps=tuning_steps, tuning=steady, **options)(
+            traced
+        )
         num_settled = 0
         for batch in batches(MAX_STEPS, SAMPLES):
             result = step(*own(batch))
@@ -162,16 +150,10 @@ def compared(
     }
 
 
-def failing_in_a_step():
-    """Looks up a row per example, of which there are enough for one rank alone."""
-    trained = without_metric()
-    rows = tf.Variable(tf.ones([SAMPLES // harness.SIZE, 1]), trainable=False)
-
-    def call(images):
-        logits = trained.call(images)
-        return logits * tf.gather(rows, tf.range(tf.shape(logits)[0]))
-
-    return dataclasses.replace(trained, call=call)
+def on_a_slow_rank():
+    """Trains sparse gradients, whose rows one rank keeps, through trials. Rank 0 is slow."""
+    with slowed(0):
+        return compared(models.embedded, families=FAMILIES, tuning_steps=RACING)
 
 
 def large():
@@ -297,7 +279,9 @@ def failed_in_turn():
                 (Turns, "record", note),
             ):
                 patches.enter_context(mock.patch.object(owner, name, function))
-        return compared(without_metric, "spp", allow=(), families=("one-rank", "spp"))
+        return compared(
+            without_metric, "spp", (), families=("one-rank", "spp"), tuning_steps=RACING
+        )
 
 
 def next_job():
@@ -366,43 +350,31 @@ def next_job():
     }
 
 
-def without_metric():
-    return dataclasses.replace(models.mlp(), metric=None)
-
-
-def influenced():
-    """A model whose weights depend on a metric, of which every rank has its own."""
-    trained = models.mlp()
-
-    def loss(labels, logits):
-        return trained.loss(labels, logits) + 1e-3 * trained.metric.result() * tf.norm(logits)
-
-    return dataclasses.replace(trained, loss=loss)
-
-
-def summed():
-    """A model whose loss is no mean, so that its gradients grow with the batch."""
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-    return dataclasses.replace(without_metric(), loss=loss)
-
-
-def varied():
-    """A model that normalizes batches, draws, and calls Python."""
-    layers = tf.keras.layers
-    model = tf.keras.Sequential(
-        [
-            layers.Input([8, 8, 1]),
-            layers.Flatten(),
-            layers.Dense(32),
-            layers.BatchNormalization(),
-            layers.Dropout(0.1, seed=3),
-            layers.Dense(10),
-        ]
-    )
-    trained = from_keras(model, tf.keras.optimizers.SGD(0.1))
-
-    def call(images):
-        tf.py_function(abs, [tf.constant(1.0)], tf.float32)
-        return model(images, training=True)
-
-    return dataclasses.replace(trained, call=call)
+if harness.SIZE == 2:  # more ranks change nothing
+    cases.add("compared mlp", lambda: compared(models.mlp, evaluates=True, tuning_steps=RACING))
+    cases.add("compared sparse", on_a_slow_rank)
+    cases.add("compared allowed", lambda: compared(varied, allow=ALLOWED))
+    cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
+    cases.add("compared metric", lambda: compared(influenced, allow=()))
+    cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))
+    cases.add("compared summed", lambda: compared(summed, allow=(), families=FAMILIES))
+    for chosen in ("spp", "deeppool"):
+        cases.add(
+            f"compared {chosen}",
+            lambda chosen=chosen: compared(
+                models.mlp, chosen, allow=(), families=FAMILIES, remeasures=True
+            ),
+        )
+        cases.add(f"next {chosen}", lambda chosen=chosen: next_plan(chosen))
+    cases(large)
+    cases(own_values)
+if harness.SIZE == 3:  # as two ranks would, and one more informs or follows the others
+    cases(next_job)
+    cases(failed)
+    cases(failed_in_turn)
+    cases.add("compared own", lambda: compared(models.mlp, allow=()))
+cases.add(
+    "compared rows",
+    lambda: compared(plain_models.words, STAGED[harness.SIZE], (), families=FAMILIES),
+)
+cases.run()
