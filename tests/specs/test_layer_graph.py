@@ -56,6 +56,24 @@ def test_replicas_use_measured_shares():
     assert tf_libra.LayerGraph.from_json(layers.to_json()) == layers
 
 
+def test_deferred_gradients_are_computed_once_for_several_microbatches():
+    layers = chain(deferred_seconds=[4.0, 0.0, 2.0], update_seconds=[1.0, 0.0, 1.0])
+    assert tf_libra.LayerGraph.from_json(layers.to_json()) == layers
+    part = layers.for_microbatches(4, 2)
+    np.testing.assert_array_equal(part.deferred_seconds, [4, 0, 2])
+    np.testing.assert_allclose(part.backward_seconds, np.array(BACKWARD) / 4)
+    whole = layers.for_microbatches(1, 2)
+    np.testing.assert_array_equal(whole.deferred_seconds, [0, 0, 0])
+    np.testing.assert_array_equal(whole.backward_seconds, [6, 0, 5])
+    np.testing.assert_allclose(whole.replica_seconds(2)[1], [3, 0, 2.5])
+    np.testing.assert_array_equal(layers.with_batch(2, 1).deferred_seconds, [8, 0, 4])
+    np.testing.assert_array_equal(layers.with_speed(0.5).deferred_seconds, [2, 0, 1])
+    mean = tf_libra.LayerGraph.mean([layers, layers.with_speed(3.0)])
+    np.testing.assert_array_equal(mean.deferred_seconds, [8, 0, 4])
+    with pytest.raises(ValueError, match=r"^deferred_seconds "):
+        chain(deferred_seconds=[1.0])
+
+
 def test_json_round_trip_is_identical():
     layers = chain(forward_seconds=[1e-300, 0.1, 1 / 3])
     assert tf_libra.LayerGraph.from_json(layers.to_json()) == layers

@@ -143,7 +143,8 @@ def correct_speed(reference: Reference, layers: LayerGraph) -> LayerGraph:
         reference: data parallelism in training.
         layers: layers as measured for the joint batch and for one rank's share.
     """
-    forward, backward = layers.replica_seconds(reference.links.num_ranks)
+    together = layers.without_deferred()
+    forward, backward = together.replica_seconds(reference.links.num_ranks)
     of_share = float((forward + backward + layers.update_seconds).sum())
     correction = reference.compute_seconds / max(of_share, 1e-9)
     return layers.with_speed(min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION))
@@ -193,7 +194,8 @@ def predict_families(
         batch: number of examples of the joint batch.
         families: kind and strategy by name; those that nothing predicts are left out.
     """
-    whole = layers.forward_seconds + layers.backward_seconds + layers.update_seconds
+    together = layers.without_deferred()
+    whole = together.forward_seconds + together.backward_seconds + together.update_seconds
     found: dict[str, FamilyPrediction] = {}
     for name, (kind, strategy) in families.items():
         if kind.trains_alone:

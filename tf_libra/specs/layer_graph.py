@@ -28,6 +28,8 @@ class Layer(Value):
         time is proportional to the input's size.
       update_seconds: seconds of its parameters' update, once per iteration, on every device with
         the layer; the paper's model has no updates.
+      deferred_seconds: seconds of the gradients that one device computes once per iteration, for
+        the examples of all microbatches; not in `backward_seconds`. Replicas take equal shares.
 
     Raises:
       ValueError: a number is negative or not finite.
@@ -40,8 +42,14 @@ class Layer(Value):
     forward_seconds_by_share: tuple[NonNegative, ...] = ()
     backward_seconds_by_share: tuple[NonNegative, ...] = ()
     update_seconds: NonNegative = 0.0
+    deferred_seconds: NonNegative = 0.0
 
-    SPARSE: ClassVar = ("forward_seconds_by_share", "backward_seconds_by_share", "update_seconds")
+    SPARSE: ClassVar = (
+        "forward_seconds_by_share",
+        "backward_seconds_by_share",
+        "update_seconds",
+        "deferred_seconds",
+    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ class LayerGraph(Document):
                         f"{name} of layer {layer.name!r} must end with the time of the whole "
                         f"microbatch, {whole}, got {seconds[-1]}"
                     )
-        for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
+        sums = ("forward_seconds", "backward_seconds", "parameter_bytes")
+        for name in (*sums, "update_seconds", "deferred_seconds"):
             validation.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
 
     def with_speed(self, factor: float) -> "LayerGraph":
@@ -119,6 +128,7 @@ class LayerGraph(Document):
                 forward_seconds_by_share=tuple(factor * seconds for seconds in forward),
                 backward_seconds_by_share=tuple(factor * seconds for seconds in backward),
                 update_seconds=factor * layer.update_seconds,
+                deferred_seconds=factor * layer.deferred_seconds,
             )
 
         return replace(self, layers=tuple(map(scaled, self.layers)))
@@ -134,6 +144,7 @@ class LayerGraph(Document):
         *,
         input_shares: ArrayLike = (),
         update_seconds: ArrayLike | None = None,
+        deferred_seconds: ArrayLike | None = None,
     ) -> "LayerGraph":
         """Build a graph of L sequential layers from columns.
 
@@ -148,6 +159,7 @@ class LayerGraph(Document):
           input_shares: shape [G], ascending, the last 1. Time is linear between two shares, and
             constant below the least share.
           update_seconds: shape [L]; None: zeros.
+          deferred_seconds: shape [L]; None: zeros.
 
         Raises:
           ValueError: columns of different lengths, or a value that `Layer` rejects.
@@ -160,13 +172,18 @@ class LayerGraph(Document):
             labels: tuple[Any, ...] = tuple(f"layer_{i}" for i in range(len(forward)))
         else:
             labels = validation.sequence("names", names)
+        zeros = [0.0] * len(forward)
         updates = validation.sequence(
-            "update_seconds", [0.0] * len(forward) if update_seconds is None else update_seconds
+            "update_seconds", zeros if update_seconds is None else update_seconds
+        )
+        deferred = validation.sequence(
+            "deferred_seconds", zeros if deferred_seconds is None else deferred_seconds
         )
         for name, column in (
             ("backward_seconds", backward),
             ("parameter_bytes", parameters),
             ("update_seconds", updates),
+            ("deferred_seconds", deferred),
             ("names", labels),
         ):
             if len(column) != len(forward):
@@ -191,8 +208,11 @@ class LayerGraph(Document):
                 whole = (forwards[-1], backwards[-1])
             try:
                 layers.append(
-                    Layer(label, *whole, parameters[index], forwards, backwards, updates[index])
-                )
+                    Layer(
+                        label, *whole, parameters[index], forwards, backwards, updates[index],
+                        deferred[index],
+                    )
+                )  # fmt: skip
             except ValueError as error:
                 raise ValueError(f"layer {index}: {error}") from None
         return cls(
@@ -211,8 +231,9 @@ class LayerGraph(Document):
             for measured in zip(*(graph.seconds_by_share() for graph in graphs), strict=True)
         )
         update = np.mean([graph.update_seconds for graph in graphs], axis=0)
+        deferred = np.mean([graph.deferred_seconds for graph in graphs], axis=0)
         shares = graphs[0].input_shares[-num_shares:]
-        return graphs[0].with_seconds(forward, backward, update, shares)
+        return graphs[0].with_seconds(forward, backward, update, shares, deferred)
 
     def with_seconds(
         self,
@@ -220,6 +241,7 @@ class LayerGraph(Document):
         backward_seconds: NDArray[np.float64],
         update_seconds: NDArray[np.float64],
         input_shares: Sequence[float],
+        deferred_seconds: NDArray[np.float64] | None = None,
     ) -> "LayerGraph":
         """Returns the layers with other times, and the same names and bytes.
 
@@ -228,6 +250,7 @@ class LayerGraph(Document):
           backward_seconds: the same, for backward computation.
           update_seconds: shape [L].
           input_shares: the G shares; the whole microbatch alone counts as none.
+          deferred_seconds: shape [L]; None: the same.
         """
         has_shares = len(input_shares) > 1
         made = type(self).chain(
@@ -238,6 +261,9 @@ class LayerGraph(Document):
             self.names,
             input_shares=input_shares if has_shares else (),
             update_seconds=update_seconds,
+            deferred_seconds=(
+                self.deferred_seconds if deferred_seconds is None else deferred_seconds
+            ),
         )
         return replace(
             made,
@@ -254,13 +280,33 @@ class LayerGraph(Document):
         """
         shares = [1 / num_replicas, 1.0] if num_replicas > 1 else [1.0]
         seconds = self.seconds_of_shares([factor * share for share in shares])
-        scaled = self.with_seconds(*seconds, self.update_seconds, shares)
+        deferred = factor * self.deferred_seconds
+        scaled = self.with_seconds(*seconds, self.update_seconds, shares, deferred)
         return replace(
             scaled,
             activation_bytes=tuple((factor * self.cut_bytes).tolist()),
             input_bytes=factor * self.input_bytes,
             output_bytes=factor * self.output_bytes,
         )
+
+    def for_microbatches(self, count: int, num_replicas: int) -> "LayerGraph":
+        """Returns the layers for one of `count` parts of the batch, as `with_batch` does.
+
+        Several parts compute deferred gradients once. With one part, they belong to backward.
+        """
+        part = self.with_batch(1 / count, num_replicas)
+        if count == 1:
+            return part.without_deferred()
+        seconds = (*part.seconds_by_share(), part.update_seconds, part.input_shares)
+        return part.with_seconds(*seconds, self.deferred_seconds)
+
+    def without_deferred(self) -> "LayerGraph":
+        """Returns the layers with gradients that are not deferred, but part of backward."""
+        forward, backward = self.seconds_by_share()
+        shares = np.array(self.input_shares or (1.0,))
+        backward = backward + self.deferred_seconds[:, None] * shares
+        zeros = np.zeros(len(self.layers))
+        return self.with_seconds(forward, backward, self.update_seconds, self.input_shares, zeros)
 
     def seconds_of_shares(
         self, shares: Sequence[float]
@@ -323,6 +369,11 @@ class LayerGraph(Document):
     def update_seconds(self) -> NDArray[np.float64]:
         """Update seconds per layer, shape [L]."""
         return _column([layer.update_seconds for layer in self.layers])
+
+    @cached_property
+    def deferred_seconds(self) -> NDArray[np.float64]:
+        """Seconds of deferred gradients per layer, shape [L]."""
+        return _column([layer.deferred_seconds for layer in self.layers])
 
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:

@@ -41,7 +41,7 @@ BATCH = 24
 
 
 def draw_layers(
-    random: np.random.Generator, num_workers: int, most: int = 3
+    random: np.random.Generator, num_workers: int, most: int = 3, defers: bool = False
 ) -> tf_libra.LayerGraph:
     """Draws layers of the joint batch, with a part of their time that every share takes."""
     count = int(random.integers(2, most + 1))
@@ -59,6 +59,7 @@ def draw_layers(
         10 ** random.uniform(3, 7, count - 1),
         input_shares=(share, 1.0),
         update_seconds=random.uniform(0, 1e-3, count),
+        deferred_seconds=seconds * random.uniform(0, 1, count) if defers else None,
     )
 
 
@@ -147,7 +148,7 @@ def test_compare_chooses_the_shortest_step_of_all_candidates(
     batch: int | None,
 ) -> None:
     random = np.random.default_rng(seed)
-    layers = draw_layers(random, measured_workers)
+    layers = draw_layers(random, measured_workers, defers=True)
     rates = (1e8, 2e7, 0.5)
     cost = tf_libra.ContentionModel(measured_workers, 1e-5, (1.0, 0.05), rates, rates)
     profile = tf_libra.BackwardProfile.from_arrays(
@@ -190,10 +191,11 @@ def test_compare_chooses_the_shortest_step_of_all_candidates(
         row["whole_step_seconds"] for row in found["strategies"] if row["strategy"] in others
     )
     pipeline, bottlenecks, count = pipeline_steps(scaled, links, round(joint))
+    together = scaled.without_deferred()
     expected = {
         DATA_PARALLEL: min(data_parallel, concurrent),
         ALONE: float(
-            (scaled.forward_seconds + scaled.backward_seconds + scaled.update_seconds).sum()
+            (together.forward_seconds + together.backward_seconds + together.update_seconds).sum()
         ),
         "spp": bottlenecks,
         "deeppool": burst_step(scaled, links, round(joint)),

@@ -9,6 +9,7 @@ import tf_libra
 from tests.drawing import fractions, num_examples, pick
 from tests.model_parallel.planning.pipeline import reference
 from tf_libra.model_parallel.planning.pipeline.spp import execution_orders
+from tf_libra.model_parallel.simulation.pipeline import least_iteration_seconds
 
 many = settings(max_examples=num_examples(200), deadline=None)
 
@@ -122,6 +123,28 @@ def test_updates_follow_what_their_stages_reduce():
     assert found["all_reduce", 1] == (3, 4)
     assert found["update", 1] == (4, 5.5)
     assert timeline.iteration_seconds == 14
+
+
+def test_deferred_gradients_precede_what_is_reduced_and_updated():
+    """Replicas share them; the stages before do not wait for them."""
+    layers = tf_libra.LayerGraph.chain(
+        [1, 2], [1, 2], [0, 6], [0], update_seconds=[10, 1.5], deferred_seconds=[3, 8]
+    )
+    cluster = tf_libra.Cluster.from_bandwidth([[0, 6, 6], [6, 0, 6], [6, 6, 0]])
+    stages = [(0, 1, (0,)), (1, 2, (1, 2))]
+    plan = reference.plan_of(layers, cluster, stages, execution_orders(2, 1))
+    timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
+    found = {
+        (block.kind, block.stage): (block.start_seconds, block.stop_seconds)
+        for block in timeline.blocks
+    }
+    assert found["gradients", 1] == (3, 7)
+    assert found["all_reduce", 1] == (7, 8)
+    assert found["backward", 0] == (3, 4)
+    assert found["gradients", 0] == (4, 7)
+    assert found["update", 0] == (7, 17)
+    assert timeline.iteration_seconds == 17
+    assert least_iteration_seconds(layers, plan, cluster) <= 17
 
 
 def test_a_missing_link_is_named_where_it_is_needed():

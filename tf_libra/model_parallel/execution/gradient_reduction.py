@@ -7,6 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.partition.deferred_gradients import (
+    DeferredGradient,
+    deferred_tensors,
+    without_deferred,
+)
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 Groups = tuple[tuple[str, ...], ...]
@@ -79,7 +84,11 @@ class GradientReduction:
 
     @classmethod
     def for_stage(
-        cls, partition: StagePartition, stage: int, used_tensors: Collection[str]
+        cls,
+        partition: StagePartition,
+        stage: int,
+        used_tensors: Collection[str],
+        deferred: Sequence[DeferredGradient] = (),
     ) -> "GradientReduction":
         """Returns the reduction for the first of several microbatches.
 
@@ -87,26 +96,36 @@ class GradientReduction:
             partition: the step in stages.
             stage: index of the stage.
             used_tensors: names of the computed tensors that are needed besides their sums.
+            deferred: gradients that it leaves out.
         """
         graph = partition.graph
-        gradients = {name: graph.gradients[name].name for name in partition.reductions[stage]}
-        outputs = partition.subgraphs[partition.backward_phase(stage)].outputs
+        left_out = {each.reduction for each in deferred}
+        gradients = {
+            name: graph.gradients[name].name
+            for name in partition.reductions[stage]
+            if name not in left_out
+        }
+        subgraph = partition.subgraphs[partition.backward_phase(stage)]
+        outputs = without_deferred(subgraph, deferred).outputs
+        used_tensors = {*used_tensors, *deferred_tensors(deferred)}
         only_summed = set(gradients.values()) - set(used_tensors)
         return cls(
             tuple(gradients),
             {name: outputs.index(gradient) for name, gradient in gradients.items()},
             tuple(index for index, name in enumerate(outputs) if name not in only_summed),
-            {name: graph.recording.variables[name] for name in gradients},
+            {name: graph.recording.variables[name] for name in partition.reductions[stage]},
             f"of stage {stage}",
         )
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of its additional inputs: the sums over earlier microbatches."""
+        return self.names if self.accumulates else ()
+
+    @property
     def specs(self) -> list[Any]:
         """The specs of the sums over earlier microbatches."""
-        if not self.accumulates:
-            return []
-        variables = [self.variables[name] for name in self.names]
-        return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
+        return [_spec(self.variables[name]) for name in self.inputs]
 
     @property
     def exchanges(self) -> bool:
@@ -122,6 +141,18 @@ class GradientReduction:
         }
         if self.accumulates:
             sums = {name: sums[name] + before for name, before in zip(sums, inputs, strict=True)}
+        sums = self.finish(sums)
+        # Sends are traced last: TensorFlow starts ops with effects in the order of the trace, and
+        # the sent tensors are among the last that are computed.
+        if self.send is not None:
+            self.send(outputs)
+        return [
+            *(outputs[index] for index in self.plain_outputs),
+            *(sums[name] for name in self.names),
+        ]
+
+    def finish(self, sums: dict[str, Any]) -> dict[str, Any]:
+        """Returns the sums, all-reduced group by group and divided."""
         for index, group in enumerate(self.groups):
             assert self.transport is not None
             tensors = {name: sums[name] for name in group}
@@ -131,11 +162,64 @@ class GradientReduction:
             sums = {
                 name: total / tf.cast(self.divisor, total.dtype) for name, total in sums.items()
             }
-        # Sends are traced last: TensorFlow starts ops with effects in the order of the trace, and
-        # the sent tensors are among the last that are computed.
-        if self.send is not None:
-            self.send(outputs)
-        return [
-            *(outputs[index] for index in self.plain_outputs),
-            *(sums[name] for name in self.names),
-        ]
+        return sums
+
+
+@dataclass(frozen=True)
+class DeferredReduction:
+    """Epilogue without a computation before it: deferred gradients, and the reduction of all.
+
+    Attributes:
+        reduction: the final reduction of the stage's gradients, of which it takes the sums.
+        names: names of all reductions of the stage, in the order of its outputs.
+        deferred: the deferred gradients.
+        tensors: their tensors, symbolic ones of the trace, by name.
+        microbatches: indices of the microbatches.
+    """
+
+    reduction: GradientReduction
+    names: tuple[str, ...]
+    deferred: tuple[DeferredGradient, ...]
+    tensors: Mapping[str, Any]
+    microbatches: tuple[int, ...]
+
+    plain_outputs = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of its inputs: sums over all microbatches, and tensors of each; `tensor_key`."""
+        keys = (tensor_key(name, m) for name in self.tensors for m in self.microbatches)
+        return (*self.reduction.names, *keys)
+
+    @property
+    def specs(self) -> list[Any]:
+        """The specs of its inputs."""
+        sums = [_spec(self.reduction.variables[name]) for name in self.reduction.names]
+        return sums + [_spec(tensor) for tensor in self.tensors.values() for _ in self.microbatches]
+
+    @property
+    def exchanges(self) -> bool:
+        """True if it exchanges tensors with other ranks."""
+        return self.reduction.exchanges
+
+    def __call__(self, outputs: list[Any], inputs: Sequence[Any]) -> list[Any]:
+        """Returns the averages of all gradients."""
+        values = dict(zip(self.inputs, inputs, strict=True))
+        sums = {name: values[name] for name in self.reduction.names}
+        for each in self.deferred:
+            first, second = (
+                [values[tensor_key(name, m)] for m in self.microbatches] for name in each.tensors
+            )
+            shape = self.reduction.variables[each.reduction].shape
+            sums[each.reduction] = each(first, second, shape)
+        sums = self.reduction.finish(sums)
+        return [sums[name] for name in self.names]
+
+
+def tensor_key(tensor: str, microbatch: int) -> str:
+    """Returns the name of a microbatch's tensor that is stored for a deferred gradient."""
+    return f"{tensor} of microbatch {microbatch}"
+
+
+def _spec(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)

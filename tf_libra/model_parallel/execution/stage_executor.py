@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
-from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce
+from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce, tensor_key
 from tf_libra.model_parallel.execution.input_scatter import InputScatter, MicrobatchInputs, Values
 from tf_libra.model_parallel.execution.output_gather import OutputGather
 from tf_libra.model_parallel.execution.stage_tasks import (
@@ -185,7 +185,9 @@ class StageExecutor:
         live: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
-        spans = []
+        stored: Values = {}  # of all microbatches, for deferred gradients
+        spans: list[TaskSpan] = []
+        reductions = self._partition.reductions
         for index, task in enumerate(self._order):
             kind, stage, microbatch = task
             computation = self._computations[kind, stage]
@@ -203,8 +205,18 @@ class StageExecutor:
                 send_tensors(self._transport, computation.sends, microbatch, values)
             for name in computation.returns:
                 outputs[microbatch][name] = values[name]
-            if kind == "backward":
-                sums |= {name: values[sum_key(name)] for name in self._partition.reductions[stage]}
+            sums |= {name: values[sum_key(name)] for name in computation.summed}
+            deferred = computation.deferred
+            if deferred is not None:
+                for name in deferred.tensors:
+                    stored[tensor_key(name, microbatch)] = values[name]
+                if microbatch == deferred.after:
+                    start = time.perf_counter()
+                    found = deferred.function({}, {}, sums | stored)
+                    stop = time.perf_counter()
+                    spans.append(TaskSpan("gradients", None, start - began, stop - began, stage))
+                    sums |= {name: found[sum_key(name)] for name in reductions[stage]}
+                    stored = {}
             if kind == self._last_kind:
                 # An update copies each weight of which a tensor that was read is still alive.
                 live.pop((stage, microbatch)).clear()

@@ -6,10 +6,19 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction
+from tf_libra.model_parallel.execution.gradient_reduction import (
+    DeferredReduction,
+    GradientReduction,
+)
 from tf_libra.model_parallel.execution.input_scatter import Values
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
+from tf_libra.model_parallel.partition.deferred_gradients import (
+    DeferredGradient,
+    deferred_tensors,
+    find_deferred_gradients,
+    without_deferred,
+)
 from tf_libra.model_parallel.partition.resharding import (
     Resharding,
     ReshardingPiece,
@@ -29,7 +38,7 @@ class SubgraphFunction:
         run: the function of a list of tensors.
         arguments: names of the step's arguments that it takes.
         inputs: names of its other input tensors.
-        sums: reductions whose sums over earlier microbatches it takes.
+        sums: reductions whose sums it takes, and stored tensors of microbatches; see `tensor_key`.
         outputs: names of its outputs; see `sum_key` for sums.
         captures: placeholders of the captured tensors that it uses.
     """
@@ -46,7 +55,7 @@ class SubgraphFunction:
         cls,
         extractor: SubgraphExtractor,
         subgraph: Subgraph,
-        reduction: GradientReduction | None = None,
+        reduction: GradientReduction | DeferredReduction | None = None,
         replica: int = 0,
     ) -> "SubgraphFunction":
         """Returns the function of a subgraph.
@@ -63,7 +72,7 @@ class SubgraphFunction:
         if reduction is not None:
             plain_outputs = (subgraph.outputs[index] for index in reduction.plain_outputs)
             outputs = (*plain_outputs, *map(sum_key, reduction.names))
-            sums = reduction.names if reduction.accumulates else ()
+            sums = reduction.inputs
         return cls(
             extractor.extract(subgraph.ops, inputs, subgraph.outputs, reduction, replica),
             subgraph.arguments,
@@ -84,7 +93,7 @@ class SubgraphFunction:
         Args:
             arguments: the step's arguments by name.
             values: tensors by name.
-            sums: by reduction, the sums over earlier microbatches.
+            sums: by reduction, the sums over earlier microbatches; and stored tensors by key.
 
         Returns:
             The outputs by name, with sums under their `sum_key`.
@@ -118,26 +127,44 @@ class PeerTensor(NamedTuple):
     target: int
 
 
+class DeferredComputation(NamedTuple):
+    """Computation of a stage after its last microbatch.
+
+    Attributes:
+        after: index of the last microbatch.
+        tensors: names of the tensors of every microbatch that it takes.
+        function: returns the averages of the stage's gradients.
+    """
+
+    after: int
+    tensors: tuple[str, ...]
+    function: SubgraphFunction
+
+
 @dataclass(frozen=True)
 class StageComputation:
     """Forward or backward computation of a stage, on one rank.
 
     Attributes:
         functions: function by microbatch.
+        summed: names of the reductions of which a function returns the sum.
         receives: tensors to receive before it.
         peer_tensors: the parts of `receives` that come from other ranks.
         sends: tensors to send after it.
         returns: names of its outputs that the step returns.
         sends_itself: the microbatch whose function sends, before it all-reduces; None if there is
             none.
+        deferred: computation of the gradients that wait for all microbatches; None without any.
     """
 
     functions: Mapping[int, SubgraphFunction]
+    summed: tuple[str, ...]
     receives: tuple[Resharding, ...]
     peer_tensors: tuple[PeerTensor, ...]
     sends: tuple[Resharding, ...]
     returns: tuple[str, ...]
     sends_itself: int | None
+    deferred: DeferredComputation | None = None
 
 
 class StageComputationBuilder:
@@ -192,49 +219,74 @@ class StageComputationBuilder:
             for task in self._layout.orders[rank]
             if (task.kind, task.stage) == (kind, stage)
         ]
-        sends_itself = None
+        subgraph = partition.subgraphs[phase]
+        sends_itself, deferring = None, None
+        summed: tuple[str, ...] = ()
         if kind == "forward":
-            functions = dict.fromkeys(microbatches, self._function(sized, phase, stage))
+            functions = dict.fromkeys(microbatches, self._function(sized, subgraph, stage))
         else:
             used_tensors = {*returns, *(resharding.message.tensor for resharding in sends)}
-            reductions = self._reductions(partition, stage, used_tensors, sends, microbatches)
+            deferred: tuple[DeferredGradient, ...] = ()
+            if len(microbatches) > 1:
+                deferred = find_deferred_gradients(partition, stage, len(microbatches))
+            subgraph = without_deferred(subgraph, deferred)
+            initial = GradientReduction.for_stage(partition, stage, used_tensors, deferred)
+            last, summed = microbatches[-1], initial.names
+            final = self._final_reduction(initial, partition, stage, sends, last)
+            if deferred:
+                deferring = self._defer(sized, stage, final, deferred, microbatches)
+                final = replace(initial, accumulates=True)
+            reductions = self._reductions(initial, final, microbatches)
             built = {
-                id(reduction): self._function(sized, phase, stage, reduction)
+                id(reduction): self._function(sized, subgraph, stage, reduction)
                 for reduction in reductions.values()
             }
             functions = {m: built[id(reduction)] for m, reduction in reductions.items()}
-            last = microbatches[-1]
             sends_itself = last if reductions[last].groups else None
         peer_tensors = self._find_peer_tensors(partition, receives)
-        return StageComputation(functions, receives, peer_tensors, sends, returns, sends_itself)
+        return StageComputation(
+            functions, summed, receives, peer_tensors, sends, returns, sends_itself, deferring
+        )
 
     def _function(
         self,
         sized: SizedPartition,
-        phase: int,
+        subgraph: Subgraph,
         stage: int,
         reduction: GradientReduction | None = None,
     ) -> SubgraphFunction:
-        subgraph = sized.partition.subgraphs[phase]
         replica = self._layout.ranks[stage].index(self._transport.rank)
         return SubgraphFunction.build(sized.extractor, subgraph, reduction, replica)
 
     def _reductions(
-        self,
-        partition: StagePartition,
-        stage: int,
-        used_tensors: set[str],
-        sends: tuple[Resharding, ...],
-        microbatches: Sequence[int],
+        self, initial: GradientReduction, final: GradientReduction, microbatches: Sequence[int]
     ) -> dict[int, GradientReduction]:
         """Returns the gradient reduction of each microbatch, in the order of execution."""
         first, last = microbatches[0], microbatches[-1]
-        initial = GradientReduction.for_stage(partition, stage, used_tensors)
-        accumulating = replace(initial, accumulates=True)
-        reductions = dict.fromkeys(microbatches, accumulating)
+        reductions = dict.fromkeys(microbatches, replace(initial, accumulates=True))
         reductions[first] = initial
-        reductions[last] = self._final_reduction(reductions[last], partition, stage, sends, last)
+        reductions[last] = replace(final, accumulates=first != last)
         return reductions
+
+    def _defer(
+        self,
+        sized: SizedPartition,
+        stage: int,
+        final: GradientReduction,
+        deferred: tuple[DeferredGradient, ...],
+        microbatches: Sequence[int],
+    ) -> DeferredComputation:
+        """Returns the computation of gradients that wait for all microbatches."""
+        tensors = deferred_tensors(deferred)
+        reduction = DeferredReduction(
+            replace(final, send=None),
+            tuple(sized.partition.reductions[stage]),
+            deferred,
+            {name: sized.partition.tensor(name) for name in tensors},
+            tuple(sorted(microbatches)),
+        )
+        function = SubgraphFunction.build(sized.extractor, Subgraph((), (), (), ()), reduction)
+        return DeferredComputation(microbatches[-1], tensors, function)
 
     def _final_reduction(
         self,

@@ -9,18 +9,19 @@ from tf_libra.model_parallel.partition.layout import Layout
 
 @dataclass(frozen=True)
 class TaskSpan:
-    """Time in which one rank computed a microbatch, in seconds since its step began.
+    """Time in which one rank ran a computation, in seconds since its step began.
 
     Attributes:
-        kind: "forward" or "backward"; "step" for the whole step.
-        microbatch: index of the microbatch.
+        kind: "forward" or "backward"; "gradients" for those that waited for all microbatches;
+            "step" for the whole step.
+        microbatch: index of the microbatch; None for gradients of all microbatches.
         start_seconds: time at which all inputs were available.
         stop_seconds: end of the computation.
         stage: index of the stage.
     """
 
     kind: str
-    microbatch: int
+    microbatch: int | None
     start_seconds: float
     stop_seconds: float
     stage: int = 0

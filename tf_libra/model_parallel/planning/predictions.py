@@ -77,7 +77,7 @@ def _pipeline_seconds(plan: PipelinePlan, layers: LayerGraph, links: Links) -> f
 
 def predict_microbatch(layers: LayerGraph, links: Links, count: int) -> LayerGraph:
     """Return the layers for one of `count` microbatches."""
-    return layers.with_batch(1 / count, links.num_ranks)
+    return layers.for_microbatches(count, links.num_ranks)
 
 
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
@@ -100,6 +100,7 @@ def predict_scaling(
     strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int
 ) -> ScalingProfile:
     """Return the predicted scaling profile of the layers; see `predict_pipeline`."""
+    layers = layers.without_deferred()
     counts = possible_counts(strategy, links.num_ranks, batch)
     forward, backward = layers.seconds_of_shares([1 / count for count in counts])
     # The payload of an all-reduce of c bytes is 2(g-1)/g c per rank.

@@ -14,10 +14,21 @@ from numpy.typing import NDArray
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import conditional_updates
 from tf_libra.model_parallel.capture.step_graph import StepGraph, TracedLayer
-from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction
+from tf_libra.model_parallel.execution.gradient_reduction import (
+    DeferredReduction,
+    GradientReduction,
+    tensor_key,
+)
 from tf_libra.model_parallel.execution.stage_tasks import SubgraphFunction, sum_key
+from tf_libra.model_parallel.partition.deferred_gradients import (
+    DeferredGradient,
+    deferred_tensors,
+    find_deferred_gradients,
+    without_deferred,
+)
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
+from tf_libra.model_parallel.partition.subgraph import Subgraph, SubgraphExtractor
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.planning.link_rates import LinkRates
 from tf_libra.specs.layer_graph import LayerGraph
@@ -34,7 +45,11 @@ class _Repeats(NamedTuple):
 
 
 def measured_layers(
-    traces: SizedTraces, call_arguments: Any, num_microbatches: int, repeats: int | None = None
+    traces: SizedTraces,
+    call_arguments: Any,
+    num_microbatches: int,
+    repeats: int | None = None,
+    defers: bool = False,
 ) -> LayerGraph:
     """Return the measured costs of a microbatch and of an update, without side effects.
 
@@ -49,25 +64,31 @@ def measured_layers(
         call_arguments: arguments, as `step_arguments.convert_arguments` returns them.
         num_microbatches: M.
         repeats: fixed number of repetitions; None: some, within seconds.
+        defers: measure gradients apart that microbatches may defer, even for one microbatch.
 
     Raises:
         ValueError: the step has no cut between some of its layers.
     """
     layers = traces.microbatch_graph.layers
     count = len(layers)
-    adds = num_microbatches > 1
+    batches = _Batches(num_microbatches, defers or num_microbatches > 1)
     arguments = traces.named_arguments(call_arguments, traces.microbatch_size)
     few, many = _Repeats(most=_FEWEST), _Repeats()
     if repeats is not None:
         few = many = _Repeats(repeats, repeats)
-    each = _measured(traces, traces.layer_partition, traces.microbatch_size, arguments, adds, few)
+    each = _measured(
+        traces, traces.layer_partition, traces.microbatch_size, arguments, batches, few
+    )
     apart = np.array(each.seconds)
-    whole = _measured(traces, traces.partition([0]), traces.microbatch_size, arguments, adds, many)
+    whole = _measured(
+        traces, traces.partition([0]), traces.microbatch_size, arguments, batches, many
+    )
     forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
+    deferred = _scaled(np.array(each.deferred), whole.deferred[0])
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
-    share_seconds = _share_seconds(traces, call_arguments, adds, many)
+    share_seconds = _share_seconds(traces, call_arguments, batches, many)
     if share_seconds is not None:
         assert traces.shard_size is not None
         share = traces.shard_size / traces.microbatch_size
@@ -85,6 +106,7 @@ def measured_layers(
         [layer.name for layer in layers],
         input_shares=shares,
         update_seconds=_update_seconds(traces, arguments, whole.sums, many) * by_bytes,
+        deferred_seconds=deferred,
     )
 
 
@@ -114,25 +136,32 @@ def measured_stages(
     """
     arguments = traces.named_arguments(call_arguments, traces.microbatch_size)
     cut = traces.partition(starts)
-    seconds = _measured(
-        traces, cut, traces.microbatch_size, arguments, num_microbatches > 1, _Repeats()
-    ).seconds
+    batches = _Batches(num_microbatches, num_microbatches > 1)
+    measured = _measured(traces, cut, traces.microbatch_size, arguments, batches, _Repeats())
+    seconds = measured.seconds
     for message in cut.messages:
         seconds[message.send_phase] += links.sending_seconds
         seconds[message.receive_phase] += links.receiving_seconds
     count = len(starts)
     forward, backward = layers.seconds_by_share()
-    for rows, measured in ((forward, seconds[:count]), (backward, seconds[: count - 1 : -1])):
-        for (start, stop), taken in zip(
-            itertools.pairwise([*starts, len(layers.layers)]), measured, strict=True
-        ):
+    deferred = layers.deferred_seconds.copy()
+    for index, (start, stop) in enumerate(itertools.pairwise([*starts, len(layers.layers)])):
+        for rows, taken in ((forward, seconds[index]), (backward, seconds[2 * count - 1 - index])):
             known = rows[start:stop, -1].sum()
             rows[start:stop] *= taken / known if known > 0 else 1.0
-    return layers.with_seconds(forward, backward, layers.update_seconds, layers.input_shares)
+        deferred[start:stop] = _scaled(deferred[start:stop], measured.deferred[index])
+    return layers.with_seconds(
+        forward, backward, layers.update_seconds, layers.input_shares, deferred
+    )
+
+
+def _scaled(seconds: NDArray[np.float64], total: float) -> NDArray[np.float64]:
+    """Return seconds in proportion, with another sum."""
+    return seconds * (total / seconds.sum()) if seconds.sum() > 0 else seconds
 
 
 def _share_seconds(
-    traces: SizedTraces, call_arguments: Any, adds: bool, repeats: _Repeats
+    traces: SizedTraces, call_arguments: Any, batches: "_Batches", repeats: _Repeats
 ) -> list[float] | None:
     """Return forward and backward seconds of one rank's share of a microbatch; None without one."""
     size = traces.shard_size
@@ -142,9 +171,21 @@ def _share_seconds(
         traces.axes(size)  # raises if the computation differs at this size
         cut = traces.partition([0], size)
         arguments = traces.named_arguments(call_arguments, size)
-        return _measured(traces, cut, size, arguments, adds, repeats).seconds
+        return _measured(traces, cut, size, arguments, batches, repeats).seconds
     except Exception:  # the script may reject so few examples; planning works without their time
         return None
+
+
+class _Batches(NamedTuple):
+    """Batches of a step, one of which is measured.
+
+    Attributes:
+        number: number of batches, whose gradients are added.
+        defers: whether gradients are computed once for all that need no more memory for it.
+    """
+
+    number: int
+    defers: bool
 
 
 class _Measured(NamedTuple):
@@ -152,10 +193,12 @@ class _Measured(NamedTuple):
 
     Attributes:
         seconds: seconds of each phase.
+        deferred: by stage, seconds of the gradients that are computed once for all microbatches.
         sums: gradient sums by the names of reductions.
     """
 
     seconds: list[float]
+    deferred: list[float]
     sums: dict[str, Any]
 
 
@@ -164,7 +207,7 @@ def _measured(
     cut: StagePartition,
     size: int,
     arguments: dict[str, Any],
-    adds: bool,
+    batches: _Batches,
     repeats: _Repeats,
 ) -> _Measured:
     """Run each phase of a partition repeatedly, for microbatches of `size` examples.
@@ -180,14 +223,24 @@ def _measured(
     sent = {message.tensor for message in cut.messages}
     values: dict[str, Any] = {}
     runs: list[Callable[[], None]] = []
+    late: dict[int, Callable[[], None]] = {}
     with _restored(traces, graph, graph.microbatch_effects):
         for phase, part in enumerate(cut.subgraphs):
             stage = cut.stage_of_phase(phase)
             reducing, sums = None, {}
             if phase == cut.backward_phase(stage):
-                reducing = replace(GradientReduction.for_stage(cut, stage, sent), accumulates=adds)
-            if reducing is not None and adds:
-                sums = {name: tf.zeros(v.shape, v.dtype) for name, v in reducing.variables.items()}
+                deferred: tuple[DeferredGradient, ...] = ()
+                if batches.defers:
+                    deferred = find_deferred_gradients(cut, stage, batches.number)
+                    part = without_deferred(part, deferred)
+                reducing = GradientReduction.for_stage(cut, stage, sent, deferred)
+                if deferred:
+                    late[stage] = _deferred_run(
+                        cut, extraction, reducing, deferred, values, batches.number
+                    )
+                reducing = replace(reducing, accumulates=batches.number > 1)
+                variables = {name: reducing.variables[name] for name in reducing.inputs}
+                sums = {name: tf.zeros(v.shape, v.dtype) for name, v in variables.items()}
             ops = tuple(name for name in part.ops if name not in without)
             function = SubgraphFunction.build(extraction, replace(part, ops=ops), reducing)
 
@@ -196,9 +249,38 @@ def _measured(
 
             run()
             runs.append(run)
-        seconds = _steady_state_seconds(runs, repeats)
+        for run_late in late.values():
+            run_late()
+        seconds = _steady_state_seconds([*runs, *late.values()], repeats)
     names = [name for reduction in cut.reductions for name in reduction]
-    return _Measured(seconds, {name: values[sum_key(name)] for name in names})
+    by_stage = dict(zip(late, seconds[len(runs) :], strict=True))
+    return _Measured(
+        seconds[: len(runs)],
+        [by_stage.get(stage, 0.0) for stage in range(cut.num_stages)],
+        {name: values[sum_key(name)] for name in names},
+    )
+
+
+def _deferred_run(
+    cut: StagePartition,
+    extractor: SubgraphExtractor,
+    reduction: GradientReduction,
+    deferred: tuple[DeferredGradient, ...],
+    values: dict[str, Any],
+    count: int,
+) -> Callable[[], None]:
+    """Return what computes a stage's deferred gradients for `count` like batches."""
+    tensors = {name: cut.tensor(name) for name in deferred_tensors(deferred)}
+    names = tuple(each.reduction for each in deferred)
+    reduction = replace(reduction, names=())
+    epilogue = DeferredReduction(reduction, names, deferred, tensors, tuple(range(count)))
+    function = SubgraphFunction.build(extractor, Subgraph((), (), (), ()), epilogue)
+
+    def run() -> None:
+        stored = {tensor_key(name, m): values[name] for name in tensors for m in range(count)}
+        values.update(function({}, {}, stored))
+
+    return run
 
 
 def _update_seconds(

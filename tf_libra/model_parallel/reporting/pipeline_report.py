@@ -110,7 +110,7 @@ def compare_with_one_worker(
     if plan.num_devices == 1:
         return None
     computation = sum(layer.forward_seconds + layer.backward_seconds for layer in layers.layers)
-    updates = sum(layer.update_seconds for layer in layers.layers)
+    updates = sum(layer.update_seconds + layer.deferred_seconds for layer in layers.layers)
     alone = plan.num_microbatches * computation + updates
     return OneWorkerComparison(plan.num_devices, seconds, alone)
 

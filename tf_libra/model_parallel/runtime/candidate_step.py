@@ -157,7 +157,7 @@ class CandidateTraining(StagedTraining):
             raise ValueError(
                 f"the step cannot be cut: {traces.microbatch_graph.explain_single_layer()}"
             )
-        layers = layer_benchmark.measured_layers(traces, arguments, 1, repeats)
+        layers = layer_benchmark.measured_layers(traces, arguments, 1, repeats, defers=True)
         layers = layer_benchmark.with_exchanges(layers, traces)
         if not is_joint:
             layers = layers.with_batch(num_ranks, num_ranks)

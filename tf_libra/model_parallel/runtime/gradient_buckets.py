@@ -78,6 +78,10 @@ def groups_of(
         if len(allocated.devices) > 1 and names:
             rate = links.cluster.all_reduce_rate(allocated.devices)
             _, backward = layers.replica_seconds(len(allocated.devices))
+            deferred = layers.deferred_seconds / len(allocated.devices)
+            if deferred[allocated.start : allocated.stop].any():
+                # All-reduces follow the last backward, and overlap with deferred gradients.
+                backward = deferred
             arguments = (backward.tolist(), rate, links.latency_seconds)
             reduction = reduction_of(cut, names, len(allocated.devices), *arguments)
             found[stage] = [names[start:stop] for start, stop in reduction.groups]

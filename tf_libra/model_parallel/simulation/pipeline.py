@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from tf_libra.internal import validation
@@ -11,7 +11,7 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
-_AT_THE_END = ("all_reduce", "update")
+_AT_THE_END = ("gradients", "all_reduce", "update")
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class PipelineBlock:
 
     Attributes:
       kind: "forward", "backward", "forward_transfer", "backward_transfer", "all_reduce" or, if the
-        layers have update times, "update".
+        layers have such times, "gradients" (deferred ones) or "update".
       stage: index of the stage that computes, sends or reduces. A forward transfer goes to the next
         stage, a backward transfer to the previous one.
-      microbatch: index of the microbatch; None for an all-reduce or update.
+      microbatch: index of the microbatch; None for an all-reduce, gradients or an update.
       start_seconds: begin.
       stop_seconds: end.
     """
@@ -68,8 +68,8 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
 
     Stages follow the plan's orders and start a block when it is ready. Links are full duplex: two
     neighbouring stages have one channel per direction, which carries one transfer at a time, in
-    order of readiness. A stage's all-reduce starts at the end of its last backward, and its update
-    after the all-reduce.
+    order of readiness. A stage computes its deferred gradients after its last backward, then starts
+    its all-reduce, and its update after the all-reduce.
 
     Args:
       layers: cost of a microbatch; may differ from the measurement of planning.
@@ -96,7 +96,7 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
         )
     durations = _durations(layers, plan, cluster)
     _check_finite(max(itertools.chain(*durations.values())))
-    labels = _labels(plan, durations["update"])
+    labels = _labels(plan, durations)
     index_of = {label: index for index, label in enumerate(labels)}
     # Predecessor of each block on its stage: the plan's order serializes a stage's blocks.
     before: dict[_Label, int] = {}
@@ -106,7 +106,7 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
     tasks = []
     for label in labels:
         kind, stage_index, _ = label
-        after = [index_of[source] for source in _sources(plan, label)]
+        after = [index_of[source] for source in _sources(plan, label, index_of)]
         if label in before:
             after.append(before[label])
         # One channel per direction: a stage sends forward on one and backward on the other.
@@ -126,14 +126,15 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
 def least_iteration_seconds(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> float:
     """Return a lower bound of an iteration's seconds, which is cheaper than its simulation.
 
-    A stage computes all microbatches after the first one has come. Then it reduces its gradients
-    and updates, and the gradients of the last microbatch go back to stage 0. Errors are those of
-    `simulate_pipeline`.
+    A stage computes all microbatches after the first one has come. Then it computes deferred
+    gradients, reduces and updates, and the gradients of the last microbatch go back to stage 0.
+    Errors are those of `simulate_pipeline`.
     """
     least = arrival = return_trip = 0.0
     for index, stage in enumerate(plan.stages):
         forward, backward = stage_seconds(layers, stage)
-        reduced = all_reduce_seconds(layers, cluster, stage) + update_seconds(layers, stage)
+        reduced = deferred_seconds(layers, stage) + update_seconds(layers, stage)
+        reduced += all_reduce_seconds(layers, cluster, stage)
         busy = plan.num_microbatches * (forward + backward)
         least = max(least, arrival + busy + max(reduced, return_trip))
         if index + 1 < len(plan.stages):
@@ -156,6 +157,11 @@ def stage_seconds(layers: LayerGraph, stage: PipelineStage) -> tuple[float, floa
     forward, backward = layers.replica_seconds(len(stage.devices))
     layers_of_stage = slice(stage.start, stage.stop)
     return float(forward[layers_of_stage].sum()), float(backward[layers_of_stage].sum())
+
+
+def deferred_seconds(layers: LayerGraph, stage: PipelineStage) -> float:
+    """Return the seconds that each replica of a stage takes for its deferred gradients."""
+    return float(layers.deferred_seconds[stage.start : stage.stop].sum()) / len(stage.devices)
 
 
 def update_seconds(layers: LayerGraph, stage: PipelineStage) -> float:
@@ -221,16 +227,18 @@ def _durations(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> dict
         "forward_transfer": [*channels, 0.0],
         "backward_transfer": [0.0, *channels],
         "all_reduce": [all_reduce_seconds(layers, cluster, stage) for stage in stages],
+        "gradients": [deferred_seconds(layers, stage) for stage in stages],
         "update": [update_seconds(layers, stage) for stage in stages],
     }
 
 
-def _labels(plan: PipelinePlan, updates: Sequence[float]) -> list[_Label]:
+def _labels(plan: PipelinePlan, durations: Mapping[str, Sequence[float]]) -> list[_Label]:
     """Return all blocks of a plan in priority order for blocks that are ready together.
 
     Args:
         plan: the stages.
-        updates: update seconds of each stage; a stage with 0 has no update block.
+        durations: seconds of a block by kind and stage; stages without deferred gradients or an
+            update have no such block.
     """
     last = len(plan.stages) - 1
     labels: list[_Label] = []
@@ -242,15 +250,23 @@ def _labels(plan: PipelinePlan, updates: Sequence[float]) -> list[_Label]:
             sends = index < last if kind == "forward" else index > 0
             if sends:
                 labels.append((f"{kind}_transfer", index, microbatch))
+        if durations["gradients"][index] > 0:
+            labels.append(("gradients", index, None))
         if len(stage.devices) > 1:
             labels.append(("all_reduce", index, None))
-        if updates[index] > 0:
+        if durations["update"][index] > 0:
             labels.append(("update", index, None))
     return labels
 
 
-def _sources(plan: PipelinePlan, label: _Label) -> list[_Label]:
-    """Return the data dependencies of a block (SPP, section III-B)."""
+def _sources(plan: PipelinePlan, label: _Label, known: Container[_Label]) -> list[_Label]:
+    """Return the data dependencies of a block (SPP, section III-B).
+
+    Args:
+        plan: the stages.
+        label: the block.
+        known: all blocks.
+    """
     kind, stage, microbatch = label
     last = len(plan.stages) - 1
     match kind:
@@ -262,8 +278,10 @@ def _sources(plan: PipelinePlan, label: _Label) -> list[_Label]:
             return [("forward", stage, microbatch)]
         case "backward_transfer":
             return [("backward", stage, microbatch)]
-        case "update" if len(plan.stages[stage].devices) > 1:
+        case "update" if ("all_reduce", stage, None) in known:
             return [("all_reduce", stage, None)]
+        case "update" | "all_reduce" if ("gradients", stage, None) in known:
+            return [("gradients", stage, None)]
         case _:
             # The last block of a stage is a backward, and by then all others are done.
             return [(plan.stages[stage].order[-1][0], stage, plan.stages[stage].order[-1][1])]

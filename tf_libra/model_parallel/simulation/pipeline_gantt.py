@@ -10,6 +10,7 @@ from tf_libra.internal.values import Natural, NonNegative, Value, one_of
 from tf_libra.model_parallel.simulation.pipeline import (
     PipelineTimeline,
     all_reduce_seconds,
+    deferred_seconds,
     simulate_pipeline,
     stage_seconds,
     transfer_seconds,
@@ -19,10 +20,13 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 
-KINDS = ("forward", "backward", "all_reduce", "update")
+KINDS = ("forward", "backward", "gradients", "all_reduce", "update")
 COMPUTING = tuple(kind for kind in KINDS if kind != "all_reduce")
-IDLE, ALL_REDUCE, UPDATE = ".", "=", "+"
-LEGEND = "A: forward of microbatch 0, a: its backward, and so on; =: all-reduce; +: update; .: idle"
+IDLE, GRADIENTS, ALL_REDUCE, UPDATE = ".", "*", "=", "+"
+_SIGNS = {"gradients": GRADIENTS, "all_reduce": ALL_REDUCE, "update": UPDATE}
+LEGEND = (
+    "A: forward of microbatch 0, a: its backward; *: gradients; =: all-reduce; +: update; .: idle"
+)
 _LETTERS = 26
 _REDUCED, _END = "the all-reduce of its stage", "the end of the iteration"
 
@@ -33,9 +37,9 @@ class Bar(Value):
 
     Attributes:
         device: number of the device.
-        kind: "forward", "backward", "all_reduce" or "update".
+        kind: "forward", "backward", "gradients" (of all microbatches), "all_reduce" or "update".
         stage: index of the stage.
-        microbatch: index of the microbatch; None for an all-reduce or update.
+        microbatch: index of the microbatch; None for kinds that follow all of them.
         start_seconds: begin.
         stop_seconds: end.
 
@@ -191,7 +195,7 @@ def _character(bars: Sequence[Bar], start: float, stop: float) -> str:
 
 def _letter(bar: Bar) -> str:
     if bar.microbatch is None:
-        return ALL_REDUCE if bar.kind == "all_reduce" else UPDATE
+        return _SIGNS[bar.kind]
     first = "A" if bar.kind == "forward" else "a"
     return chr(ord(first) + bar.microbatch % _LETTERS)
 
@@ -228,6 +232,8 @@ def _awaited(bar: Bar, num_stages: int, reduces: bool) -> str:
     """Describe the event that a computation waits for."""
     if bar.kind == "update":
         return _REDUCED if reduces else "what the step returns"
+    if bar.kind == "gradients":
+        return "nothing, before the gradients of all microbatches"
     if bar.kind == "forward":
         if bar.stage == 0:
             return f"samples of microbatch {bar.microbatch}"
@@ -275,6 +281,7 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
                 f" {', '.join(map(str, stage.devices))}",
             )
         )
+        loads.append((deferred_seconds(layers, stage), f"the gradients of stage {number}"))
         loads.append((update_seconds(layers, stage), f"the update of stage {number}"))
     seconds, what = max(loads, key=lambda load: load[0])
     prediction = (

@@ -15,6 +15,7 @@ _COLOURS = {
     "backward": "#54a24b",
     "forward_transfer": "#9ecae9",
     "backward_transfer": "#a8d8a0",
+    "gradients": "#e45756",
     "all_reduce": "#f58518",
     "update": "#b279a2",
 }

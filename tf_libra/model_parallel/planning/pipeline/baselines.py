@@ -81,6 +81,7 @@ class PipeDream(PipelineStrategyBase):
         parameters = _ranges(layers.parameter_bytes)
         crossing = 2 * num_microbatches * layers.cut_bytes
         computation = num_microbatches * _ranges(layers.forward_seconds + layers.backward_seconds)
+        computation = computation + _ranges(layers.deferred_seconds)
         inner = _Level(computation, parameters, crossing, len(groups[0]), within)
         outer = _Level(inner.least[-1], parameters, crossing, len(groups), between)
         stages: list[tuple[int, int, tuple[int, ...]]] = []

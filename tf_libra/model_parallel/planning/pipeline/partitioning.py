@@ -47,6 +47,7 @@ class Partitions:
         self._crossing = 2 * num_microbatches * np.concatenate([[0.0], layers.cut_bytes, [0.0]])
         self._computation = [
             num_microbatches * _before(np.add(*layers.replica_seconds(replicas)))
+            + _before(layers.deferred_seconds) / replicas
             for replicas in range(1, devices + 1)
         ]
         # For each number of devices i: [xi - 1, l, r - 1].

@@ -20,7 +20,7 @@ export function pipelineCard(pipeline) {
         h('td', {}, time(stage.backward_seconds)),
         h('td', {}, bytes(stage.parameter_bytes)))))),
     pipeline.charts.map((chart) => gantt(chart, chart.ranks.map(({rank}) => rank), longest, describe, bubbles(chart))),
-    ganttLegend([['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
+    ganttLegend([['forward', 'forward'], ['backward', 'backward'], ['gradients', 'gradients of all microbatches'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
     h('p', {class: 'note'}, 'Forward and backward times are of one microbatch, divided among the ranks of the stage.'),
     pipeline.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
