@@ -7,6 +7,7 @@ prints one line of JSON per net. Whether oneDNN rewrites graphs is decided when 
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -244,16 +245,21 @@ NETS = (
 
 
 def plans(names: Sequence[str]) -> list[tuple[list[Group], bool]]:
-    """In backward order, one group each, pairs and halves; against it; and one that is measured."""
+    """Returns groups of a plan, and whether they wait for backward.
+
+    In backward order, one group each, pairs and halves; against it; and one that is measured. If
+    oneDNN rewrites nothing, pairs and the opposite order are enough.
+    """
     backward = list(names)[::-1]
     half = (len(names) + 1) // 2
-    return [
+    every = [
         ([Group([name]) for name in backward], False),
         ([Group(backward[i : i + 2], 2) for i in range(0, len(backward), 2)], False),
         ([Group(backward[:half]), Group(backward[half:])], False),
         ([Group([name]) for name in names], False),
         ([Group([name]) for name in backward], True),
     ]
+    return every[1:4:2] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else every
 
 
 def train(net: Net, step: Callable, plan: str | None) -> list[np.ndarray]:
