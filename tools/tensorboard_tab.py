@@ -38,6 +38,11 @@ _SERVER_FLAGS = ("--host", "127.0.0.1", "--port", "0", "--reload_interval", "1")
 _TENSORBOARD = "/index.js?_file_hash="
 # What a window is higher than its page.
 _FRAME_HEIGHT = 140
+# Loads the frame again, without the state that is in the page's address.
+_FORGET_AND_RELOAD = (
+    "const page = window.parent; page.history.replaceState(page.history.state, '', '#libra');"
+    "window.isOld = true; location.reload()"
+)
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -128,18 +133,28 @@ class Tab:
         self._dark = dark
 
     def open(self, address: str) -> None:
-        """Opens the tab and waits for its first view."""
+        """Opens the tab and waits for its first view.
+
+        The TensorBoard that the browser shows is not loaded again: only the tab's own frame is.
+        """
         scheme = "dark" if self._dark else "light"
         self.driver.execute_cdp_cmd(
             "Emulation.setEmulatedMedia",
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
         )
-        self.driver.get("about:blank")  # from one hash to the same, nothing would be loaded
+        shown = self.driver.current_url  # of the whole page
+        is_new = not (shown.startswith(f"{address}/") and "#libra" in shown)
+        if is_new:
+            self.driver.get("about:blank")
         for kind in ("browser", "performance"):  # of the page before, whose server may be gone
             self.driver.get_log(kind)
-        self.driver.get(f"{address}/#libra")
-        frame = self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "iframe"))[0]
-        self.driver.switch_to.frame(frame)
+        if is_new:
+            self.driver.get(f"{address}/#libra")
+            frame = self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "iframe"))[0]
+            self.driver.switch_to.frame(frame)
+        else:
+            self.script(_FORGET_AND_RELOAD)
+            self.wait(lambda: self.script("return !window.isOld"))
         self.wait(self._ready)
 
     @property

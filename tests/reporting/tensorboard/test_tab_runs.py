@@ -14,13 +14,21 @@ from tf_libra.internal import formatting
 from tf_libra.model_parallel.reporting.plan_records import BurstRecord
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tools import tensorboard_tab
-from tools.tensorboard_tab import Tab
+from tools.tensorboard_tab import Tab, answer
 
 
 @pytest.fixture(scope="module")
 def odd_address(hostile: Path) -> Iterator[str]:
     with tensorboard_tab.serving(hostile) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A log directory without records, and the address of its TensorBoard."""
+    logdir = tmp_path_factory.mktemp("empty")
+    with tensorboard_tab.serving(logdir) as found:
+        yield logdir, found
 
 
 @pytest.fixture
@@ -86,22 +94,21 @@ def test_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
     assert len(odd.find("#tensors .tensor")) <= 40
 
 
-def test_empty_directory_shows_instructions(browser: Tab, tmp_path: Path) -> None:
-    with tensorboard_tab.serving(tmp_path) as address:
-        browser.open(address)
-        text = browser.one("#empty").text
-        assert '@tf_libra.optimize("libra", logdir=' in text
-        assert "tf-libra run -np 2 python train.py" in text
-        limits = {
-            name: (kind.tuning_steps, kind.tuning_seconds)
-            for name, kind in strategies.BY_NAME.items()
-        }
-        most = limits["libra"]
-        assert "by default at most {} steps or {:g} seconds (".format(*most) in text
-        others = {name: limit for name, limit in limits.items() if limit != most}
-        for name, (steps, seconds) in others.items():
-            assert f"{name} {steps} or {seconds:g}" in text
-        assert browser.trouble() == []
+def test_empty_directory_shows_instructions(browser: Tab, empty: tuple[Path, str]) -> None:
+    _, address = empty
+    browser.open(address)
+    text = browser.one("#empty").text
+    assert '@tf_libra.optimize("libra", logdir=' in text
+    assert "tf-libra run -np 2 python train.py" in text
+    limits = {
+        name: (kind.tuning_steps, kind.tuning_seconds) for name, kind in strategies.BY_NAME.items()
+    }
+    most = limits["libra"]
+    assert "by default at most {} steps or {:g} seconds (".format(*most) in text
+    others = {name: limit for name, limit in limits.items() if limit != most}
+    for name, (steps, seconds) in others.items():
+        assert f"{name} {steps} or {seconds:g}" in text
+    assert browser.trouble() == []
 
 
 def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
@@ -131,30 +138,33 @@ def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
     assert "75.0 % of 64 steps" in background and "python other.py <fast>" in background
 
 
-def test_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path) -> None:
+def test_pipeline_is_drawn_predicted_above_measured(browser: Tab, empty: tuple[Path, str]) -> None:
+    """Also records that are written while TensorBoard runs."""
+    logdir, address = empty
     record = examples.pipeline_record(names=examples.HOSTILE[:4])
     burst = examples.burst_record("other_step", names=examples.HOSTILE[:4])
-    writer = RecordWriter(tmp_path, 0)
+    writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)
     writer.record(burst.step, burst)
     writer.record(64, examples.background_record(function="other_step"))
     writer.close()
-    with tensorboard_tab.serving(tmp_path) as address:
-        browser.open(address)
-        card = browser.one(".pipeline")
-        assert "a pipeline of 2 stages under spp, 4 microbatches" in card.text
-        assert "The bottleneck is stage" in card.text
-        assert [
-            caption.text.split(":")[0] for caption in browser.find(".pipeline .gantt figcaption")
-        ] == [
-            "Predicted",
-            "Measured",
-        ]
-        for chart in browser.find(".pipeline .gantt"):
-            assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
-        assert card.text.count("is idle for") == 4
-        keys = browser.find(".pipeline .key > span")
-        assert [key.text for key in keys] == ["forward", "backward", "all-reduce", "update"]
-        assert len({key.location["y"] for key in keys}) == 1
-        burst_is_drawn(browser, burst)
-        assert browser.trouble() == []
+    kinds = ("pipelines", "bursts", "backgrounds")
+    browser.wait(lambda: all(answer(address, "runs").get(kind) for kind in kinds))
+    browser.open(address)
+    card = browser.one(".pipeline")
+    assert "a pipeline of 2 stages under spp, 4 microbatches" in card.text
+    assert "The bottleneck is stage" in card.text
+    assert [
+        caption.text.split(":")[0] for caption in browser.find(".pipeline .gantt figcaption")
+    ] == [
+        "Predicted",
+        "Measured",
+    ]
+    for chart in browser.find(".pipeline .gantt"):
+        assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
+    assert card.text.count("is idle for") == 4
+    keys = browser.find(".pipeline .key > span")
+    assert [key.text for key in keys] == ["forward", "backward", "all-reduce", "update"]
+    assert len({key.location["y"] for key in keys}) == 1
+    burst_is_drawn(browser, burst)
+    assert browser.trouble() == []
