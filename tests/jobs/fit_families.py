@@ -1,4 +1,4 @@
-"""Cases of `fit` while one rank trains for all, or ranks train in stages, for `keras_fit.py`."""
+"""`model.fit` while one rank trains for all, or ranks train in stages, against one process."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -22,6 +22,7 @@ from tf_libra.runtime.family_choice import FamilyWatch
 from tf_libra.strategies import Auto, DeepPool, OneRank, Spp
 
 SHARE, STEPS, EPOCHS = 4, 4, 2
+cases, references = Cases(), References()
 FAMILIES = {
     "one-rank": OneRank(rank=1, results="own"),
     "spp": Spp(num_microbatches=2, num_stages=2, results="own"),
@@ -32,22 +33,6 @@ FAMILIES = {
 def dense(x: Any, **options: Any) -> Any:
     x = keras.layers.Dense(16, activation="tanh", name="first", **options)(x)
     return keras.layers.Dense(9, activation="tanh", name="second")(x)
-
-
-def two_ends() -> Any:
-    """Two inputs, two outputs with a loss and metrics each, and a regularized weight."""
-    left, right = keras.Input([models.FEATURES], name="left"), keras.Input([3], name="right")
-    x = dense(keras.layers.Concatenate()([left, right]), kernel_regularizer="l2")
-    kind = keras.layers.Dense(models.CLASSES, name="kind")(x)
-    model = keras.Model([left, right], [kind, keras.layers.Dense(1, name="size")(x)], name="two")
-    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(
-        keras.optimizers.Adam(0.01),
-        [entropy, "mse"],
-        metrics=[["accuracy"], [keras.metrics.RootMeanSquaredError()]],
-        weighted_metrics=[["accuracy"], ["mae"]],
-    )
-    return model
 
 
 class Counting(keras.layers.Layer):
@@ -70,8 +55,9 @@ class OwnStep(keras.Model):
         with tf.GradientTape() as tape:
             outputs = self(inputs, training=True)
             loss = self.compute_loss(inputs, labels, outputs)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        clipped, norm = tf.clip_by_global_norm(gradients, 0.5)
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        clipped, norm = tf.clip_by_global_norm(gradients, 4.0)
         self.optimizer.apply_gradients(zip(clipped, self.trainable_variables, strict=True))
         for metric in self.metrics:
             if metric.name == "loss":
@@ -81,35 +67,45 @@ class OwnStep(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics} | {"norm": norm}
 
 
-def binary(kind: type[keras.Model] = keras.Model, **options: Any) -> Any:
-    """Metrics that are no means over examples, in the model and in a layer; Horovod's optimizer."""
-    inputs = keras.Input([models.FEATURES])
-    x = dense(inputs)
-    x = x if kind is OwnStep else Counting()(x)
-    model = kind(inputs, keras.layers.Dense(1, activation="sigmoid", name="third")(x), name="odd")
-    metrics = [keras.metrics.Precision(), keras.metrics.AUC(num_thresholds=20, name="area")]
-    metrics = ["accuracy"] if kind is OwnStep else metrics
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.3, momentum=0.9))
-    model.compile(optimizer, "binary_crossentropy", metrics=metrics, **options)
+def two_ends() -> Any:
+    """Two inputs, two outputs with losses and metrics, a layer with a metric, a regularized weight.
+
+    Some metrics are no means over examples. Horovod's optimizer wraps Adam.
+    """
+    left, right = keras.Input([models.FEATURES], name="left"), keras.Input([3], name="right")
+    x = dense(keras.layers.Concatenate()([left, right]), kernel_regularizer="l2")
+    x = Counting()(x)
+    kind = keras.layers.Dense(models.CLASSES, name="kind")(x)
+    positive = keras.layers.Dense(1, activation="sigmoid", name="positive")(x)
+    model = keras.Model([left, right], [kind, positive], name="two")
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+        [entropy, "binary_crossentropy"],
+        metrics=[
+            ["accuracy"],
+            [
+                keras.metrics.RootMeanSquaredError(),
+                keras.metrics.Precision(),
+                keras.metrics.AUC(num_thresholds=20, name="area"),
+            ],
+        ],
+        weighted_metrics=[["accuracy"], ["mae"]],
+    )
     return model
 
 
 def own_step() -> Any:
-    return binary(OwnStep)
-
-
-def mixed() -> Any:
-    """Mixed precision, whose loss is scaled."""
+    """A training step of its own, whose loss is scaled."""
     inputs = keras.Input([models.FEATURES])
-    x = dense(inputs, dtype="mixed_float16")
-    outputs = keras.layers.Dense(1, name="last", dtype="float32")(x)
-    model = keras.Model(inputs, outputs, name="half")
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 8.0)
-    model.compile(optimizer, "mse", metrics=["mae"])
+    outputs = keras.layers.Dense(1, activation="sigmoid", name="third")(dense(inputs))
+    model = OwnStep(inputs, outputs, name="own")
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.3, momentum=0.9), 8.0)
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
     return model
 
 
-MODELS = {make.__name__: make for make in (two_ends, binary, own_step, mixed)}
+MODELS = {make.__name__: make for make in (two_ends, own_step)}
 
 
 def arrays(model: Any, alone: bool, last: int = SHARE) -> tuple[Any, ...]:
@@ -127,12 +123,11 @@ def arrays(model: Any, alone: bool, last: int = SHARE) -> tuple[Any, ...]:
         first = start if alone else start + RANK * size
         chosen += range(first, first + (SIZE * size if alone else size))
         start += SIZE * size
+    positive = (sums > 0).astype("float32")
     if model.name == "two":
-        given = (features, right), (kinds, sums), (weights[0], weights[1])
-    elif model.name == "half":
-        given = features, sums
+        given = (features, right), (kinds, positive), (weights[0], weights[1])
     else:
-        given = features, (sums > 0).astype("float32")
+        given = features, positive
     return keras.tree.map_structure(lambda array: array[chosen], tuple(given))
 
 
@@ -262,15 +257,18 @@ def through_trials(alone: bool) -> Any:
     }
 
 
-def add_cases(cases: Cases, references: References) -> None:
-    for name, make in MODELS.items():
-        references.add(lambda make=make: fit(make, ""), f"families_{name}")
-        cases.add(
-            f"families_{name}",
-            lambda make=make: {
-                family: fit(make, strategy)
-                for family, strategy in {"data": "wfbp", **FAMILIES}.items()
-            },
-        )
-    references.add(lambda: through_trials(alone=True), "family_trials")
-    cases.add("family_trials", lambda: through_trials(alone=False))
+for name, make in MODELS.items():
+    references.add(lambda make=make: fit(make, ""), f"families_{name}")
+    cases.add(
+        f"families_{name}",
+        lambda make=make: {
+            family: fit(make, strategy) for family, strategy in {"data": "wfbp", **FAMILIES}.items()
+        },
+    )
+references.add(lambda: through_trials(alone=True), "family_trials")
+cases.add("family_trials", lambda: through_trials(alone=False))
+
+if __name__ == "__main__":
+    hvd.init()
+    references.run()
+    cases.run()

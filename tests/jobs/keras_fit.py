@@ -11,8 +11,8 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
-from fit_families import add_cases
-from harness import FOLDER, RANK, SIZE, Cases, restart_engine, restart_horovod
+from fit_failures import add_cases
+from harness import FOLDER, RANK, SIZE, Cases, restart_horovod
 from keras_models import (
     SHARD,
     STEPS,
@@ -308,93 +308,7 @@ def broadcast() -> Any:
     }
 
 
-@cases
-def models_differ() -> None:
-    """Ranks that have different models get an error before any variable is broadcast."""
-    model = compiled(plain_model if RANK == 0 else own_model)
-    callback = tf_libra.keras.BroadcastVariables()
-    callback.set_model(model)
-    callback.on_train_begin()
-
-
-@cases
-def not_built() -> None:
-    """A model without variables cannot be broadcast."""
-    model = compiled(lambda: keras.Sequential(layers(), name="lazy"))
-    callback = tf_libra.keras.BroadcastVariables()
-    callback.set_model(model)
-    callback.on_train_begin()
-
-
-class Rank(keras.callbacks.Callback):
-    """Adds a metric on rank 1 alone."""
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        if RANK == 1 and logs is not None:
-            logs["mine"] = 1.0
-
-
-@cases
-def metrics_differ() -> None:
-    """Ranks that have different metrics get an error."""
-    model = compiled(plain_model)
-    tf_libra.keras.optimize(model, "syneasgd")
-    callbacks = [Rank(), tf_libra.keras.AverageMetrics()]
-    model.fit(data(alone=False), epochs=1, verbose=0, callbacks=callbacks)
-
-
-def attempt(call: Callable[[], Any]) -> list[str]:
-    try:
-        call()
-    except Exception as error:
-        return [type(error).__name__, str(error)]
-    finally:
-        restart_engine()
-    return []
-
-
-def trained(tuning_steps: int) -> Any:
-    model = compiled(plain_model)
-    tf_libra.keras.optimize(
-        model,
-        tf_libra.strategies.Libra(threads=(1, 2)),
-        max_tuning_steps=tuning_steps,
-        timeout_seconds=60.0,
-    )
-    return model
-
-
-@cases
-def fewer_batches() -> Any:
-    """One rank has a batch less than the other: while tuning, and under a plan."""
-    found = {}
-    for rank in range(SIZE):
-        for phase, tuning_steps in (("tuning", 60), ("plan", 4)):
-            model = trained(tuning_steps)
-            batches = data(alone=False).take(STEPS - 1 if rank == RANK else STEPS)
-            batches = batches.filter(lambda *_: True)  # Keras does not know their number
-            average = tf_libra.keras.AverageMetrics()
-            fit = partial(model.fit, batches, epochs=2, verbose=0, callbacks=[average])
-            found[f"{rank} {phase}"] = attempt(fit)
-    return found
-
-
-@cases
-def one_rank_broadcasts() -> Any:
-    """One rank begins `fit` again, which broadcasts, while the other still trains."""
-    found = {}
-    for rank in range(SIZE):
-        model = trained(60)
-        batches = data(alone=False)
-        model.fit(batches, epochs=1, verbose=0)
-        callback = tf_libra.keras.BroadcastVariables()
-        callback.set_model(model)
-        train = partial(model.fit, batches, epochs=1, verbose=0)
-        found[str(rank)] = attempt(callback.on_train_begin if rank == RANK else train)
-    return found
-
-
-add_cases(cases, references)
+add_cases(cases)
 
 
 def fit_twice(model: Any, alone: bool) -> Any:

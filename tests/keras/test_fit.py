@@ -122,48 +122,6 @@ def test_replaced_step_is_closed(job: Job) -> None:
     assert job.log("replaced").count(f": {STEPS} steps, ") == 2
 
 
-def assert_all_close(found: Any, wanted: Any, tolerance: float) -> None:
-    tf.nest.assert_same_structure(found, wanted)
-    for actual, expected in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=10 * tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("rank", range(2))
-@pytest.mark.parametrize(
-    ("model", "tolerance"),
-    [("two_ends", 2e-5), ("binary", 2e-5), ("own_step", 2e-5), ("mixed", 2e-3)],
-)
-def test_every_family_fits_as_data_parallelism_does(
-    job: Job, model: str, tolerance: float, rank: int
-) -> None:
-    """To the weights of one process, with metrics of each rank's own examples."""
-    fits, alone = job.value(f"families_{model}", rank), reference(job, f"families_{model}")
-    usual = fits["data"]
-    assert set(fits) == {"data", "one-rank", "spp", "deeppool"}
-    for fitted in fits.values():
-        assert_all_close(fitted["weights"], alone["weights"], tolerance)
-        assert_all_close(fitted["evaluated"], alone["evaluated"], tolerance)
-        assert_all_close(fitted["history"], usual["history"], tolerance)
-
-
-@pytest.mark.parametrize("rank", range(2))
-def test_callbacks_see_what_one_process_has_through_trials_of_families(job: Job, rank: int) -> None:
-    """Also checkpoints and weights that one rank alone reads, and ranks with fewer batches.
-
-    When step times change, graphs of several steps, too, are followed by trials.
-    """
-    fitted, alone = job.value("family_trials", rank), reference(job, "family_trials")
-    assert fitted["plans"] == ["Plan", "PipelinePlan", "BurstPlan"], fitted["explained"]
-    assert fitted["plan"] == "OneRankPlan", fitted["explained"]
-    for family in ("one-rank", "spp", "deeppool"):
-        assert f"{family} is left out" not in fitted["explained"]
-    for name in ("history", "restored", "uneven", "drifted", "saved" if rank == 0 else "record"):
-        assert_all_close(fitted[name], alone[name], 2e-5)
-    assert len(alone["history"]["loss"]) == 10  # stopped early
-    rates = alone["history"]["learning_rate"]
-    assert rates[0] > 2 * rates[-1]
-
-
 @pytest.mark.parametrize("case", ["on_batch", "before_compile", "odd_batches"])
 def test_training_of_other_kinds_is_that_of_one_process(job: Job, case: str) -> None:
     check_weights(job, case)
