@@ -82,7 +82,7 @@ $(VENV)/.horovod: $(VENV)/.ready tools/build_horovod.py
 
 test: setup horovod
 	@tools/install_browser.sh || true
-	$(RUN) python -m pytest $(IN_FOUR) $(PYTEST_ARGS)
+	$(RUN) python -m pytest $(IN_FOUR) --durations=40 --durations-min=5 $(PYTEST_ARGS)
 
 # The whole suite three times in a row while another program keeps every core busy.
 test-under-load: setup horovod
