@@ -54,6 +54,7 @@ def test_every_family_wins_trials(trained: Job) -> None:
     assert {plans_of(trained, name)[-1] for name in kinds_of_job(trained.world_size)} == PLANS
 
 
+@pytest.mark.parametrize("trained", [3], indirect=True)
 def test_batch_norm_leaves_all_other_families_out(trained: Job) -> None:
     """Weights are those of data parallelism: statistics are of the examples of a rank."""
     case = "batch norm"
