@@ -298,7 +298,7 @@ def translation_transformer(by: By) -> Any:
     """Encoder, decoder with cross-attention, masked loss; a `train_step` of the model's own."""
     use_float64()
     source, target = keras.Input((LENGTH,), dtype="int32"), keras.Input((LENGTH,), dtype="int32")
-    memory = EncoderLayer()(Embeddings()(source))
+    memory = layers.Dense(WIDTH, activation="gelu")(Embeddings()(source))
     x = Embeddings()(target)
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, memory))

@@ -46,7 +46,7 @@ def unfrozen_in_a_loop(by: By) -> Any:
 def many_small_variables(by: By) -> Any:
     """One bias per time and place, say."""
     random = np.random.default_rng(1)
-    variables = [tf.Variable(random.normal(size=4), name=f"bias_{i}") for i in range(250)]
+    variables = [tf.Variable(random.normal(size=4), name=f"bias_{i}") for i in range(120)]
 
     @by.optimize()
     @tf.function(autograph=False)
