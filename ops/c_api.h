@@ -57,8 +57,8 @@ int TfLibraAwaitRead(double seconds, int* peer, const char** name);
 // Sets the step number of later telemetry and messages.
 int TfLibraSetStep(int64_t step);
 
-// Whether this rank leaves blocks of zeros out of what it sends over sockets: 1, as at the start,
-// or 0. FailedPrecondition where no engine runs.
+// Whether this rank leaves blocks of zeros out of what it sends: 1, as at the start, or 0.
+// FailedPrecondition where no engine runs.
 int TfLibraOmitZeros(int omits_zeros);
 
 // Returns the first of the elements of a tensor that `rank` owns among `world_size`; those of the

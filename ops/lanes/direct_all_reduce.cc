@@ -152,18 +152,14 @@ class Exchange {
   bool SumReadyBlock() {
     if (moves_.summed() == own_chunk_.size() || num_lacking_ > 0) return false;
     const size_t end = moves_.BlockEnd();
-    size_t at = 0;  // within the block
+    size_t at = moves_.summed();
     const ByteRange block = {own_chunk_.begin + moves_.summed(), own_chunk_.begin + end};
     options_.buffers->ForEachRun(block, [&](const char* input, char* output, size_t size) {
       if (options_.steps == ExchangeSteps::kAllGather) {
         PlaceOwn(input, size, output);
         return true;
       }
-      for (const ExchangePeer& peer : peers_) {
-        parts_[peer.index] = ExchangeIo::PartOf(peer) + at;
-      }
-      parts_[options_.rank] = input;
-      Sum(moves_.summed() + at, size, output);
+      SumRun(at, size, input, output);
       at += size;
       return true;
     });
@@ -179,6 +175,32 @@ class Exchange {
     } else {
       Divide(TypeOf(options_), options_.own_divisor, input, size / element_size_, output);
     }
+  }
+
+  // Sums a run from `at` of the own chunk on.
+  void SumRun(size_t at, size_t size, const char* input, char* output) {
+    const auto any_zero = [this](size_t begin) {
+      return std::any_of(peers_.begin(), peers_.end(), [this, begin](const ExchangePeer& peer) {
+        return moves_.HasZeroPart(peer, begin);
+      });
+    };
+    ForEachPiece(at, at + size, any_zero, [&](size_t begin, size_t end, bool zero) {
+      const auto sum = [&](size_t from, size_t to) {
+        const char* const own = input + (from - at);
+        char* const result = output + (from - at);
+        if (zero && moves_.SumZeros(peers_, from, to - from, own, result)) return;
+        for (const ExchangePeer& peer : peers_) {
+          parts_[peer.index] = moves_.PartOf(peer, from, /*may_be_zero=*/zero);
+        }
+        parts_[options_.rank] = own;
+        Sum(from, to - from, result);
+      };
+      if (zero) {
+        ForEachMarkedBlock(begin, end, sum);
+      } else {
+        sum(begin, end);
+      }
+    });
   }
 
   // Sums `parts_`, `size` bytes from `begin` of the own chunk on.

@@ -7,7 +7,8 @@
 // 2(N-1), and the order of summation is fixed. Nothing is packed: bytes go from the input
 // tensors to the wire and from the wire to the output tensors; only the parts of the own chunk
 // wait in a scratch block until every rank's part of that block is there. Where two ranks share
-// memory, the wire is rings in it, and parts are summed out of the ring itself.
+// memory, the wire is rings in it, and parts are summed out of the ring itself. Blocks of zeros do
+// not travel.
 //
 // Each rank begins with the one behind it, so that not all turn to the same first. After a wait it
 // turns to those who have news, and to those who share memory, where a look costs no call.
@@ -63,8 +64,10 @@ struct ExchangeOptions {
   // of terms of which the summed ones are averages.
   float* rounding_errors = nullptr;
   float error_factor = 1;
-  // Over sockets, blocks of zeros are left out (zero_blocks.h).
+  // Blocks of zeros are left out: over sockets (zero_blocks.h) and in memory (zero_marks.h).
   bool omits_zeros = true;
+  // If all peers share memory, counts what goes through it.
+  bool counts_memory = true;
   double timeout_seconds = 600;
   double stall_warning_seconds = 30;
   // Called once per stall with the ranks that are waited for.
@@ -74,7 +77,8 @@ struct ExchangeOptions {
 struct ExchangeResult {
   Status status;
   int64_t first_byte_nanos = 0;  // SteadyNanos when every peer had sent one; 0 without peers
-  // Bytes that this rank has sent over sockets, without headers, and those that it has left out.
+  // Bytes that this rank has sent, without headers, and those that it has left out: over sockets,
+  // or if there are none, in memory.
   uint64_t num_sent = 0;
   uint64_t num_omitted = 0;
 };

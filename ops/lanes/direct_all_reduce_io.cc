@@ -13,12 +13,6 @@ namespace {
 // Bytes per system call: large enough to amortise it, small enough to take turns.
 constexpr size_t kCallBytes = 512 * 1024;
 
-// Combines the outcomes of two steps.
-Step Both(Step one, Step other) {
-  if (one == Step::kFailed || other == Step::kFailed) return Step::kFailed;
-  return one == Step::kProgress ? one : other;
-}
-
 }  // namespace
 
 ExchangeIo::ExchangeIo(const ExchangeOptions& options, ByteRange own_chunk, size_t block_bytes)
@@ -26,6 +20,10 @@ ExchangeIo::ExchangeIo(const ExchangeOptions& options, ByteRange own_chunk, size
       own_chunk_(own_chunk),
       block_bytes_(block_bytes),
       has_parts_(options.steps != ExchangeSteps::kAllGather),
+      counts_memory_(
+          options.counts_memory &&
+          std::all_of(options.peers->begin(), options.peers->end(),
+                      [](const Connection& one) { return one.memory != nullptr || !one.valid(); })),
       summed_(has_parts_ || options.own_divisor > 0 ? 0 : own_chunk.size()) {}
 
 bool ExchangeIo::SentAll(const ExchangePeer& peer) const {
@@ -46,10 +44,6 @@ void ExchangeIo::Summed(size_t end, std::vector<ExchangePeer>* peers) {
     AdvanceRing(peer.fd, peer.memory->incoming_parts(), end - summed_);
   }
   summed_ = end;
-}
-
-const char* ExchangeIo::PartOf(const ExchangePeer& peer) {
-  return peer.memory == nullptr ? peer.block : peer.memory->incoming_parts()->here();
 }
 
 bool ExchangeIo::LacksPart(const ExchangePeer& peer) const {
@@ -268,112 +262,6 @@ Step ExchangeIo::CheckHeader(ExchangePeer* peer) {
   while (peer->header_sent < sizeof(ExchangeHeader) && Send(peer) == Step::kProgress) {
   }
   return Fail(StatusCode::kFailedPrecondition, *peer, difference);
-}
-
-Step ExchangeIo::InMemory(const ExchangePeer& peer, Step step) {
-  if (step != Step::kFailed) return step;
-  return Fail(StatusCode::kFailedPrecondition, peer,
-              "wrote an invalid position into the shared memory");
-}
-
-template <typename Copy>
-Step ExchangeIo::CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit,
-                           size_t* moved, Copy copy) {
-  return InMemory(*peer, CopyThroughRing(*options_.buffers, range, limit, kMaxBlockBytes, peer->fd,
-                                         end, moved, copy));
-}
-
-bool ExchangeIo::TakeWakes(const ExchangePeer& peer) {
-  if (peer.memory == nullptr || tf_libra::TakeWakes(peer.fd)) return true;
-  Fail(StatusCode::kFailedPrecondition, peer, "sends an endless stream of wake-ups");
-  return false;
-}
-
-Step ExchangeIo::SendHeaderInMemory(ExchangePeer* peer) {
-  const auto copy = [this](char* memory) {
-    std::memcpy(memory, &options_.header, sizeof(ExchangeHeader));
-  };
-  return InMemory(*peer,
-                  MoveHeaderThroughRing(peer->memory->outgoing_parts(), &peer->header_sent, copy));
-}
-
-Step ExchangeIo::ReceiveHeaderInMemory(ExchangePeer* peer) {
-  const auto copy = [peer](char* memory) {
-    std::memcpy(&peer->header, memory, sizeof(ExchangeHeader));
-  };
-  const Step step =
-      MoveHeaderThroughRing(peer->memory->incoming_parts(), &peer->header_received, copy);
-  if (step != Step::kProgress) return InMemory(*peer, step);
-  AdvanceRing(peer->fd, peer->memory->incoming_parts(), 0);
-  if (++arrived_ == options_.peers->size() - 1) result_.first_byte_nanos = SteadyNanos();
-  return CheckHeader(peer);
-}
-
-Step ExchangeIo::ReceivePartInMemory(ExchangePeer* peer) {
-  if (!has_parts_) return Step::kBlocked;
-  size_t there = 0;
-  const Step looked = LookIntoRing(peer->memory->incoming_parts(), &there);
-  if (InMemory(*peer, looked) == Step::kFailed) return looked;
-  const size_t received = std::min(own_chunk_.size(), summed_ + there);
-  if (received == peer->part_received) return Step::kBlocked;
-  peer->part_received = received;
-  return Step::kProgress;
-}
-
-Step ExchangeIo::SendInMemory(ExchangePeer* peer) {
-  Step header = Step::kBlocked;
-  if (peer->header_sent < sizeof(ExchangeHeader)) {
-    header = SendHeaderInMemory(peer);
-    if (header != Step::kProgress) return header;
-  }
-  Step part = CopyRange(peer, peer->memory->outgoing_parts(), peer->chunk, peer->chunk.size(),
-                        &peer->part_sent, [](const char* input, char*, char* memory, size_t size) {
-                          std::memcpy(memory, input, size);
-                        });
-  if (part == Step::kFailed) return part;
-  // One wake-up for the header and the part behind it.
-  if (header == Step::kProgress && part != header) {
-    AdvanceRing(peer->fd, peer->memory->outgoing_parts(), 0);
-    part = header;
-  }
-  return Both(part,
-              CopyRange(peer, peer->memory->outgoing_sums(), own_chunk_, summed_, &peer->sum_sent,
-                        [](const char*, char* output, char* memory, size_t size) {
-                          std::memcpy(memory, output, size);
-                        }));
-}
-
-Step ExchangeIo::ReceiveInMemory(ExchangePeer* peer) {
-  const Step part = ReceivePartInMemory(peer);
-  if (part == Step::kFailed) return part;
-  return Both(part, CopyRange(peer, peer->memory->incoming_sums(), peer->chunk, peer->chunk.size(),
-                              &peer->sum_received,
-                              [](const char*, char* output, char* memory, size_t size) {
-                                std::memcpy(output, memory, size);
-                              }));
-}
-
-bool ExchangeIo::Await(const ExchangePeer& peer, RingEnd* end, size_t left) {
-  return InMemory(peer, AwaitRing(end, left)) == Step::kBlocked;
-}
-
-bool ExchangeIo::AwaitInMemory(const ExchangePeer& peer) {
-  SharedMemory* const memory = peer.memory;
-  if (peer.header_sent < sizeof(ExchangeHeader)) {
-    RingEnd* const end = memory->outgoing_parts();
-    if (!Await(peer, end, BytesToHeaderEnd(end->position()))) return false;
-  } else if (!Await(peer, memory->outgoing_parts(), peer.chunk.size() - peer.part_sent)) {
-    return false;
-  }
-  if (peer.header_received < sizeof(ExchangeHeader)) {
-    RingEnd* const end = memory->incoming_parts();
-    return Await(peer, end, BytesToHeaderEnd(end->position()));
-  }
-  // Parts stay in the ring from `summed_` on.
-  const size_t part = peer.part_received < BlockEnd() ? own_chunk_.size() - summed_ : 0;
-  return Await(peer, memory->incoming_parts(), part) &&
-         Await(peer, memory->incoming_sums(), peer.chunk.size() - peer.sum_received) &&
-         Await(peer, memory->outgoing_sums(), std::max(summed_, peer.sum_sent) - peer.sum_sent);
 }
 
 }  // namespace tf_libra

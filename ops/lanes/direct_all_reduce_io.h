@@ -19,12 +19,13 @@
 #include "ops/lanes/shm_ring_io.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/zero_blocks.h"
+#include "ops/lanes/zero_marks.h"
 
 namespace tf_libra {
 
 // State of the exchange with one peer. Each direction carries a header, then the part of the
-// receiver's chunk, then the sender's own chunk, summed. Over a socket both are without their
-// blocks of zeros (zero_blocks.h).
+// receiver's chunk, then the sender's own chunk, summed, both without their blocks of zeros
+// (zero_blocks.h, zero_marks.h).
 struct ExchangePeer {
   int index = 0;
   int rank = 0;  // for messages
@@ -47,6 +48,8 @@ struct ExchangePeer {
   // Over a socket.
   OutgoingSegments part_out, sum_out;
   IncomingSegments part_in, sum_in;
+  // In memory: of each block of `chunk`, whether the part of it was sent as zeros.
+  std::vector<bool> zero_parts;
   char* block = nullptr;  // holds a block of the own chunk from `summed` on; none with memory
 };
 
@@ -86,8 +89,15 @@ class ExchangeIo {
   size_t BlockEnd() const;
   // So much of the own chunk is final, and may be sent; what memory held of its parts is free.
   void Summed(size_t end, std::vector<ExchangePeer>* peers);
-  // Returns the received bytes of a peer's part from `summed` on.
-  static const char* PartOf(const ExchangePeer& peer);
+  // Returns whether a peer's part has only zeros in the block with byte `at` of the own chunk.
+  bool HasZeroPart(const ExchangePeer& peer, size_t at) const;
+  // Returns the received bytes of a peer's part from byte `at` of the own chunk on; if it
+  // `may_be_zero`, up to the end of the block.
+  const char* PartOf(const ExchangePeer& peer, size_t at, bool may_be_zero) const;
+  // If no rank has others than zeros in the block of the own chunk that begins at `at`, with
+  // `input` of this rank, writes its sum, and returns true.
+  bool SumZeros(const std::vector<ExchangePeer>& peers, size_t at, size_t size, const char* input,
+                char* output);
 
   Step Fail(StatusCode code, const ExchangePeer& peer, const std::string& what);
   ExchangeResult* result() { return &result_; }
@@ -127,8 +137,13 @@ class ExchangeIo {
   Step InMemory(const ExchangePeer& peer, Step step);
   // Up to a block.
   template <typename Copy>
-  Step CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit, size_t* moved,
-                 Copy copy);
+  Step CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit, size_t grain,
+                 size_t* moved, Copy copy);
+  // Writes a run of `range`, of `size` bytes from `at` on, to `memory`, without the blocks of which
+  // `is_zero(at)` says that they have only zeros.
+  template <typename IsZero>
+  void WriteRun(const MarkedRange& range, size_t at, size_t size, const char* from, char* memory,
+                IsZero is_zero);
   Step SendHeaderInMemory(ExchangePeer* peer);
   Step ReceiveHeaderInMemory(ExchangePeer* peer);
   // Received bytes stay in the ring until they are summed.
@@ -143,8 +158,11 @@ class ExchangeIo {
   const ByteRange own_chunk_;
   const size_t block_bytes_;
   const bool has_parts_;  // peers send parts of the own chunk
-  size_t summed_ = 0;     // bytes of the own chunk that are final
-  size_t arrived_ = 0;    // peers that have sent anything
+  const bool counts_memory_;
+  size_t summed_ = 0;   // bytes of the own chunk that are final
+  size_t arrived_ = 0;  // peers that have sent anything
+  // Of each block of the own chunk, whether its sum has only zeros, for sure.
+  std::vector<bool> zero_sums_;
   ExchangeResult result_;
 };
 

@@ -98,7 +98,7 @@ TEST_CASE("PartsAndSumsComeBlockByBlock") {
         const size_t begin = moves.summed(), size = moves.BlockEnd() - begin;
         char* const to = reinterpret_cast<char*>(side->tensors.outputs[0].data());
         std::memcpy(to + side->Chunk(1 - side->peer()->rank).begin + begin,
-                    ExchangeIo::PartOf(*side->peer()), size);
+                    moves.PartOf(*side->peer(), begin, false), size);
         CHECK(!moves.SentAll(*side->peer()));
         side->moves.Summed(begin + size, &side->peers);
       }

@@ -98,7 +98,7 @@ class Engine {
   // The step number of later telemetry and messages.
   virtual void SetStep(int64_t step) = 0;
   virtual int64_t step() const = 0;
-  // Whether this rank leaves out zeros (zero_blocks.h); others read it either way.
+  // Whether this rank leaves out zeros (zero_blocks.h, zero_marks.h); others read it either way.
   virtual void SetOmitsZeros(bool omits_zeros) = 0;
   virtual Telemetry* telemetry() = 0;
 };

@@ -65,6 +65,7 @@ Status WatchPeers(const Grid& grid, const std::vector<Socket>* links, GridPeers*
 
 ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPeers& peers,
                          const Buffers& in_place, std::vector<char>* scratch) {
+  options.counts_memory = !grid.has_rows();
   ExchangeOptions column = options;
   column.rank = grid.place_in_column();
   column.peers = &peers.column;

@@ -42,7 +42,7 @@ struct Answer {
 };
 static_assert(sizeof(Answer) == 72, "Answer goes over the wire as it is");
 
-inline constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '5'};
+inline constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '6'};
 inline constexpr uint8_t kWelcome = 1;
 inline constexpr uint8_t kWelcomeInMemory = 2;
 

@@ -14,8 +14,8 @@ namespace tf_libra {
 namespace {
 
 constexpr int kRings = 4;
-// The state of all rings. A page of the largest kind that machines have: what is mapped by itself
-// begins at such a one.
+// The state and marks of all rings. A page of the largest kind that machines have: what is mapped
+// by itself begins at such a one.
 constexpr size_t kStateBytes = 1 << 16;
 // Sealed: a file that shrank would end every process that has mapped it.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -34,8 +34,9 @@ bool MapAt(char* address, const Socket& file, size_t offset, size_t size) {
 
 }  // namespace
 
-RingEnd::RingEnd(bool reads, RingState* state, char* bytes, size_t capacity)
+RingEnd::RingEnd(bool reads, RingState* state, uint8_t* marks, char* bytes, size_t capacity)
     : reads_(reads),
+      marks_(marks),
       bytes_(bytes),
       capacity_(capacity),
       mine_(reads ? &state->read : &state->written),
@@ -80,7 +81,9 @@ void RingEnd::Await(size_t num_bytes) {
 void RingEnd::AwaitNothing() { *wanted_by_me_ = RingState::kNever; }
 
 RingEnd SharedMemory::EndOf(int ring, bool reads, char* base, size_t capacity) {
+  uint8_t* const marks = reinterpret_cast<uint8_t*>(base + kRings * sizeof(RingState));
   return RingEnd(reads, reinterpret_cast<RingState*>(base) + ring,
+                 marks + ring * RingEnd::NumMarks(capacity),
                  base + kStateBytes + 2 * ring * capacity, capacity);
 }
 

@@ -27,6 +27,8 @@ struct RingState {
   std::atomic<uint64_t> wanted_written;
 };
 static_assert(sizeof(RingState) == 128, "both sides see the same layout");
+// Of zeros: a writer may mark whole ones of a range instead of copying them (zero_marks.h).
+inline constexpr size_t kMarkedBlockBytes = 4096;
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "works between processes");
 
 // The end of a ring at which this process reads, or writes. What is known of this end is kept here;
@@ -35,7 +37,10 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "works between process
 class RingEnd {
  public:
   // `bytes` is mapped twice in a row, so that whatever is in the ring lies in one piece.
-  RingEnd(bool reads, RingState* state, char* bytes, size_t capacity);
+  RingEnd(bool reads, RingState* state, uint8_t* marks, char* bytes, size_t capacity);
+  // Marks of as many blocks as begin in a full ring, and of one at either end that is not all
+  // there.
+  static constexpr size_t NumMarks(size_t capacity) { return capacity / kMarkedBlockBytes + 2; }
 
   size_t capacity() const { return capacity_; }
   uint64_t position() const { return position_; }
@@ -46,6 +51,11 @@ class RingEnd {
   // Returns whether the other side has claimed another position since the last call, or since Look.
   bool HasMoved();
   char* here() const { return bytes_ + position_ % capacity_; }
+  // Of the block that begins at `position`. Its own until the last byte of that block is read,
+  // since no two blocks begin in the same `kMarkedBlockBytes`.
+  uint8_t* mark(uint64_t position) const {
+    return marks_ + position / kMarkedBlockBytes % NumMarks(capacity_);
+  }
   // Marks bytes as read or written. Returns true if the other side waits for them and must be
   // woken.
   [[nodiscard]] bool Advance(size_t num_bytes);
@@ -57,6 +67,7 @@ class RingEnd {
 
  private:
   const bool reads_;
+  uint8_t* const marks_;
   char* const bytes_;
   const size_t capacity_;
   // State of this end, and of the other: positions, and awaited positions.

@@ -16,6 +16,12 @@ namespace tf_libra {
 
 enum class Step { kProgress, kBlocked, kFailed };
 
+// Combines the outcomes of two steps.
+inline Step Both(Step one, Step other) {
+  if (one == Step::kFailed || other == Step::kFailed) return Step::kFailed;
+  return one == Step::kProgress ? one : other;
+}
+
 // Moves on, and wakes the peer behind the socket if it waits for that.
 inline void AdvanceRing(int fd, RingEnd* end, size_t num_bytes) {
   // A socket so full of these that there is no room has woken the peer before.
@@ -29,14 +35,22 @@ inline Step LookIntoRing(RingEnd* end, size_t* num_bytes) {
 }
 
 // Copies as much of [*moved, limit) of `range` as there is room for, up to `most`: then the peer
-// may go on with it. `copy` has a run's input, output, position in the ring and size.
+// may go on with it. But for the end at `limit`, it waits for room up to a multiple of `grain`,
+// unless the ring is too small for that. `copy` has a run's input, output, position in the ring and
+// size.
 template <typename Copy>
-Step CopyThroughRing(const Buffers& buffers, ByteRange range, size_t limit, size_t most, int fd,
-                     RingEnd* end, size_t* moved, Copy copy) {
+Step CopyThroughRing(const Buffers& buffers, ByteRange range, size_t limit, size_t most,
+                     size_t grain, int fd, RingEnd* end, size_t* moved, Copy copy) {
   if (*moved >= limit) return Step::kBlocked;
   size_t room = 0;
   if (const Step step = LookIntoRing(end, &room); step != Step::kProgress) return step;
-  const size_t bytes = std::min({room, limit - *moved, most, end->capacity() / 4});
+  const size_t allowed = std::min({limit - *moved, most, end->capacity() / 4});
+  size_t bytes = std::min(room, allowed);
+  if (*moved + bytes < limit && allowed >= grain) {
+    const size_t beyond = (*moved + bytes) % grain;
+    if (beyond >= bytes) return Step::kBlocked;
+    bytes -= beyond;
+  }
   char* position = end->here();
   const size_t begin = range.begin + *moved;
   buffers.ForEachRun({begin, begin + bytes}, [&](const char* input, char* output, size_t size) {

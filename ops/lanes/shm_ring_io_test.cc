@@ -46,11 +46,11 @@ TEST_CASE("TensorsGoThroughInParts") {
   size_t num_sent = 0, num_received = 0;
   while (num_received < input.size()) {
     const Step out = CopyThroughRing(
-        sent, {0, input.size()}, input.size(), 9999, sides.ours.fd(), sides.one->outgoing_parts(),
-        &num_sent,
+        sent, {0, input.size()}, input.size(), 9999, 1, sides.ours.fd(),
+        sides.one->outgoing_parts(), &num_sent,
         [](const char* from, char*, char* ring, size_t size) { std::memcpy(ring, from, size); });
     const Step in = CopyThroughRing(
-        received, {0, output.size()}, output.size(), 7777, sides.theirs.fd(),
+        received, {0, output.size()}, output.size(), 7777, 1, sides.theirs.fd(),
         sides.other->incoming_parts(), &num_received,
         [](const char*, char* to, char* ring, size_t size) { std::memcpy(to, ring, size); });
     CHECK(out == (num_sent < input.size() ? Step::kProgress : out));
@@ -68,10 +68,10 @@ TEST_CASE("NothingBeyondTheLimit") {
   const auto copy = [](const char*, char*, char*, size_t) {};
   size_t moved = 0;
   RingEnd* const end = sides.one->outgoing_parts();
-  CHECK(CopyThroughRing(buffers, {0, 100}, 60, 1000, sides.ours.fd(), end, &moved, copy) ==
+  CHECK(CopyThroughRing(buffers, {0, 100}, 60, 1000, 1, sides.ours.fd(), end, &moved, copy) ==
         Step::kProgress);
   CHECK_EQ(moved, 60u);
-  CHECK(CopyThroughRing(buffers, {0, 100}, 60, 1000, sides.ours.fd(), end, &moved, copy) ==
+  CHECK(CopyThroughRing(buffers, {0, 100}, 60, 1000, 1, sides.ours.fd(), end, &moved, copy) ==
         Step::kBlocked);
   CHECK_EQ(end->position(), 60u);
 }
@@ -130,7 +130,7 @@ TEST_CASE("WhatCannotBeIsAFailure") {
   CHECK(AwaitRing(in, 10) == Step::kFailed);
   CHECK(MoveHeaderThroughRing(in, &number, [](char*) {}) == Step::kFailed);
   number = 0;
-  CHECK(CopyThroughRing(buffers, {0, 10}, 10, 10, sides.theirs.fd(), in, &number,
+  CHECK(CopyThroughRing(buffers, {0, 10}, 10, 10, 1, sides.theirs.fd(), in, &number,
                         [](const char*, char*, char*, size_t) {}) == Step::kFailed);
 }
 

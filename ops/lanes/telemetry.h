@@ -53,8 +53,8 @@ struct AllReduceRecord {
   int64_t step = -1;
   uint64_t sequence = 0;
   uint64_t num_bytes = 0;
-  // Of all that this rank sends over sockets in an all-reduce of so many bytes: how many it has
-  // sent, and how many it has left out, since they are zeros (zero_blocks.h).
+  // Of all that this rank sends over sockets, or if there are none in memory, in an all-reduce of
+  // so many bytes: how many it has sent, and how many it has left out, since they are zeros.
   uint64_t num_sent_bytes = 0;
   uint64_t num_omitted_bytes = 0;
   int64_t cpu_nanos = 0;  // core time of its lanes

@@ -14,22 +14,6 @@ constexpr size_t kMaxUnseenBytes = 4 * 1024 * 1024;
 constexpr size_t kLargeTensorBytes = kMixedSegmentBytes;
 constexpr size_t kMaxSegmentBytes = size_t{1} << 30;
 
-// Others than zeros mostly show in the first words.
-bool AreZeros(const char* bytes, size_t size) {
-  constexpr size_t kWords = 8;
-  uint64_t words[kWords];
-  for (; size >= sizeof(words); bytes += sizeof(words), size -= sizeof(words)) {
-    std::memcpy(words, bytes, sizeof(words));
-    uint64_t any = 0;
-    for (const uint64_t word : words) any |= word;
-    if (any != 0) return false;
-  }
-  for (; size > 0; ++bytes, --size) {
-    if (*bytes != 0) return false;
-  }
-  return true;
-}
-
 const char* Of(OutgoingSegments::Side side, const char* input, const char* output) {
   return side == OutgoingSegments::Side::kInputs ? input : output;
 }
@@ -83,6 +67,24 @@ SegmentHeader HeaderOf(SegmentKind kind, size_t num_bytes) {
 }
 
 }  // namespace
+
+bool AreZeros(const char* bytes, size_t size) {
+  // What comes next is mostly looked at next, and lies in another page.
+  constexpr size_t kAhead = 4096;
+  constexpr size_t kWords = 8;
+  uint64_t words[kWords];
+  for (; size >= sizeof(words); bytes += sizeof(words), size -= sizeof(words)) {
+    __builtin_prefetch(bytes + kAhead);
+    std::memcpy(words, bytes, sizeof(words));
+    uint64_t any = 0;
+    for (const uint64_t word : words) any |= word;
+    if (any != 0) return false;
+  }
+  for (; size > 0; ++bytes, --size) {
+    if (*bytes != 0) return false;
+  }
+  return true;
+}
 
 void OutgoingSegments::Begin(const Buffers& buffers, Side side, ByteRange range, size_t at,
                              size_t ready, bool omits_zeros) {

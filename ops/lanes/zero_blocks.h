@@ -1,4 +1,5 @@
-// Ranges of bytes on their way over a socket: in segments, without their blocks of zeros.
+// Ranges of bytes on their way over a socket: in segments, without their blocks of zeros. Through
+// shared memory they go otherwise (zero_marks.h).
 //
 // A sender looks for blocks of which every byte is zero, and leaves them out. The receiver has
 // zeros in their place, so it sees the same bytes: a block with a negative zero is none of zeros.
@@ -23,6 +24,9 @@ inline constexpr size_t kZeroBlockBytes = 512;
 inline constexpr size_t kMixedSegmentBytes = 128 * 1024;
 // Ranges of fewer bytes travel whole, without a header.
 inline constexpr size_t kLeastSegmentedBytes = 16 * 1024;
+
+// Others than zeros mostly show in the first words.
+bool AreZeros(const char* bytes, size_t size);
 
 enum class SegmentKind : uint32_t { kZeros = 0, kWhole = 1, kMixed = 2 };
 

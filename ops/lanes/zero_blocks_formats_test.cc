@@ -11,6 +11,7 @@
 
 #include "ops/lanes/engine_testing.h"
 #include "ops/lanes/hosts_testing.h"
+#include "ops/lanes/shared_memory.h"
 #include "ops/lanes/testing.h"
 #include "ops/lanes/zero_blocks.h"
 
@@ -48,7 +49,7 @@ Bytes WithZeros(const Operation& operation, int rank) {
   Bytes values = testing::Gradients(operation, rank, /*seed=*/0);
   const size_t size = ElementSize(operation.type);
   for (size_t i = 0; i < operation.num_elements(); ++i) {
-    const bool is_zero = i / 1500 % 2 == 1 || (i / 400 + rank) % 3 == 0;
+    const bool is_zero = i / 1500 % 2 == 1 || i / 10'000 % 3 == 1 || (i / 400 + rank) % 3 == 0;
     if (is_zero) std::fill_n(&values[i * size], size, '\0');
   }
   return values;
@@ -119,7 +120,7 @@ void CheckErrorFeedback(std::vector<Mesh> meshes) {
 }
 
 TEST_CASE("RoundedWithErrorFeedback") {
-  testing::OverBoth();
+  testing::OverAll();
   CheckErrorFeedback(testing::ConnectAll(3, 2));
 }
 
@@ -181,13 +182,14 @@ TEST_CASE("TensorsOfOnePattern") {
   }
 }
 
-// Shares of ranks, and tensors, of as many bytes as a block, or as a segment, and of an element
-// more or less.
+// Shares of ranks, and tensors, of as many bytes as a block, on a wire or in memory, or as a
+// segment, and of an element more or less.
 std::vector<Operation> AtEdges(int world_size) {
   std::vector<Operation> operations;
   for (const Format& format : kFormats) {
     if (format.wire_type) continue;
-    for (const size_t edge : {kZeroBlockBytes, kLeastSegmentedBytes, kMixedSegmentBytes}) {
+    for (const size_t edge :
+         {kZeroBlockBytes, kMarkedBlockBytes, kLeastSegmentedBytes, kMixedSegmentBytes}) {
       const size_t count = edge / ElementSize(format.type);
       for (const size_t share : {count - 1, count, count + 1}) {
         operations.push_back(Reducing(format, {share, (world_size - 1) * share}));

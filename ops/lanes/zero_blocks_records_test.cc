@@ -32,11 +32,12 @@ std::vector<AllReduceRecord> RecordsOf(LaneEngine* engine) {
   return engine->telemetry()->Drain(&dropped);
 }
 
-// Of 400,000 bytes each rank sends `num_bytes` over sockets, or leaves them out if they are zeros.
+// Of 409,600 bytes each rank sends `num_bytes`, or leaves them out if they are zeros. Shares of
+// ranks are whole blocks.
 void CheckCounts(std::vector<Mesh> meshes, uint64_t num_bytes) {
   const int world_size = static_cast<int>(meshes.size());
   Operation operation;
-  operation.counts = {100'000};
+  operation.counts = {102'400};
   operation.num_threads = static_cast<int>(meshes[0].lanes.size());
   const testing::Engines engines = testing::MakeEngines(std::move(meshes));
   for (const float value : {0.0f, 1.0f}) {
@@ -57,13 +58,13 @@ void CheckCounts(std::vector<Mesh> meshes, uint64_t num_bytes) {
 
 TEST_CASE("OnOneLevel") {
   testing::OverAll();
-  CheckCounts(testing::ConnectAll(2, 2), testing::SharingMemory() ? 0 : 400'000);
+  CheckCounts(testing::ConnectAll(2, 2), 409'600);
 }
 
 // Between hosts alone, and in each level of a square of hosts.
 TEST_CASE("OnTwoLevels") {
-  CheckCounts(testing::ConnectHosts(testing::Hosts(2, 2), 2), 200'000);
-  CheckCounts(testing::ConnectHosts(testing::HostsOfOneRank(16), 1), 750'000);
+  CheckCounts(testing::ConnectHosts(testing::Hosts(2, 2), 2), 204'800);
+  CheckCounts(testing::ConnectHosts(testing::HostsOfOneRank(16), 1), 768'000);
 }
 
 // Of so many times 4 KiB, those of one are not zeros.

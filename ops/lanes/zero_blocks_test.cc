@@ -377,7 +377,7 @@ TEST_CASE("BitsAreThoseOfAllBytesOnTwoLevels") {
 
 // The sum of a rank's zero and another's negative zero is a zero, and so is it without the former.
 TEST_CASE("NegativeZerosAreContent") {
-  testing::OverBoth();
+  testing::OverAll();
   const testing::Engines engines = testing::MakeEngines(testing::ConnectAll(2, 1));
   Operation operation;
   operation.counts = {100'000};

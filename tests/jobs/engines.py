@@ -99,19 +99,33 @@ def functions_with_more_and_more_threads() -> Any:
 
 @cases
 def memory_shared_with_others() -> Any:
-    """Returns the number of memory segments that one lane shares, and saves the weights."""
-    ours, alone = (models.HandWritten(DTYPE, "momentum") for _ in range(2))
-    step = optimized(ours, [1])
+    """Returns the number of memory segments that one lane shares, and saves the weights.
+
+    With them it returns the weights' names that differ if ranks copy blocks of zeros, too.
+    """
+    ours, copied, alone = (WithTable(DTYPE, "sgd") for _ in range(3))
+    step, copy = optimized(ours, [1]), optimized(copied, [1])
     for number in range(STEPS):
         joint = models.batch(number, SIZE, DTYPE)
         step(*part(joint))
+        engine = engine_lib.running()
+        assert engine is not None
+        engine.omit_zeros(False)
+        copy(*part(joint))
+        engine.omit_zeros(True)
         alone.step(*joint)
+    copied_weights = copied.weights()
+    differing = [
+        name
+        for name, value in ours.weights().items()
+        if value.tobytes() != copied_weights[name].tobytes()
+    ]
     cases.save(
         **{f"ours/{name}": value for name, value in ours.weights().items()},
         **{f"alone/{name}": value for name, value in alone.weights().items()},
     )
     maps = Path("/proc/self/maps").read_text().splitlines()
-    return len({line.split()[4] for line in maps if "/memfd:tf_libra" in line})
+    return len({line.split()[4] for line in maps if "/memfd:tf_libra" in line}), differing
 
 
 @cases

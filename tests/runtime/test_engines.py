@@ -61,7 +61,7 @@ def test_memory_is_shared_within_a_host(engines: Job, request: pytest.FixtureReq
     """Unless the user has named an interface."""
     for rank in range(engines.world_size):
         num_segments = 0 if is_over_tcp(request) else 2
-        assert engines.value("memory_shared_with_others", rank) == num_segments
+        assert engines.value("memory_shared_with_others", rank) == [num_segments, []]
     check_weights(engines, "memory_shared_with_others")
 
 
@@ -82,7 +82,7 @@ def test_ranks_on_two_hosts_train_as_one_process(
     assert job.returncodes == (0, 0, 0, 0), job.output(0)
     for rank in range(4):
         # One for the lane, one for messages.
-        assert job.value("memory_shared_with_others", rank) == 2
+        assert job.value("memory_shared_with_others", rank) == [2, []]
         assert job.value("functions_with_more_and_more_threads", rank)["lanes"][-1] == 6
     check_weights(job, "memory_shared_with_others")
     check_weights(job, "functions_with_more_and_more_threads")
@@ -97,16 +97,16 @@ def test_second_strategy_measures_with_more_threads(engines: Job) -> None:
 def test_density_of_a_sparse_gradient_is_measured(
     engines: Job, request: pytest.FixtureRequest
 ) -> None:
-    """Over TCP, where zeros are left out. All ranks have the same densities to plan with."""
+    """All ranks have the same densities to plan with."""
     first = engines.value("tuned_after_another")["density"]
     for rank in range(engines.world_size):
         value = engines.value("tuned_after_another", rank)
         assert value["density"] == first
     explained = engines.value("tuned_after_another")["explained"]  # rank 0 has seen traced steps
-    assert ("zero blocks" in explained) == is_over_tcp(request)
+    assert "zero blocks" in explained
     table = first.pop("table")
     assert set(first.values()) == {1.0}
-    assert 0.019 < table < 0.032 if is_over_tcp(request) else table == 1.0
+    assert 0.019 < table < (0.032 if is_over_tcp(request) else 0.07)  # of larger blocks in memory
 
 
 def test_concurrent_all_reduces_train_as_one_process(engines: Job) -> None:

@@ -225,7 +225,7 @@ class Engine:
         native.load().c.TfLibraSetStep(step + 1)  # an engine that has ended says so to the next
 
     def omit_zeros(self, omits: bool) -> None:
-        """Sets whether this rank leaves blocks of zeros out of what it sends over sockets."""
+        """Sets whether this rank leaves blocks of zeros out of what it sends."""
         _check(native.load().c.TfLibraOmitZeros(int(omits)))
 
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:

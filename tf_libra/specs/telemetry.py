@@ -24,8 +24,8 @@ class AllReduceRecord:
         num_bytes: size of the group; of rows that ranks gather, that of an all-reduce that sends
             as much.
         omitted_bytes: zeros that this rank has left out of what it sent, over all of its hops.
-        sent_bytes: what it has sent over sockets, which alone leave out zeros, over all of its
-            hops; 0 if unknown.
+        sent_bytes: what it has sent over sockets, or if there are none in shared memory, over all
+            of its hops; 0 if unknown.
         enqueued_ns: submission of the op to the engine.
         started_ns: start of the first lane.
         first_byte_ns: first byte of the last rank to arrive: the end of the wait for other ranks.
