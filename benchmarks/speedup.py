@@ -17,11 +17,8 @@ that the planner of a family gives for its plan before the plan has run.
 """
 
 import itertools
-import json
 import os
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +27,8 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import case_flags, results
+from benchmarks.case_runs import measure_cases
 from benchmarks.markdown import fill, table
-from benchmarks.measuring import measured
 
 # The module defines flags of the process only if it runs as a program, not if it is imported.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
@@ -65,8 +62,6 @@ MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
 # Largest ratio of the 90th to the 10th percentile of one worker's steps: more means that other
 # programs run. Steps that use links spread by themselves.
 MAX_SPREAD = 1.25
-# Longest time of `benchmarks.step_time` for one case.
-_TIMEOUT_SECONDS = 340.0
 
 
 @dataclass(frozen=True)
@@ -145,6 +140,13 @@ def summary(document: Mapping[str, Any]) -> dict[str, Any]:
         "machine": document["machine"],
         "versions": document["versions"],
     }
+
+
+def _undisturbed_summary(case: Case, document: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not is_disturbed(document):
+        return summary(document)
+    print(f"speedup: {case.name}: not saved, steps of one worker spread too widely")
+    return None
 
 
 def _family_of(plan: Mapping[str, Any]) -> str:
@@ -277,36 +279,21 @@ def _goals_of_trials(tuned: Sequence[Mapping[str, float]]) -> Iterator[tuple[str
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
-    path = Path(FLAGS.json)
-    saved = json.loads(path.read_text()) if path.exists() else {}
-    deadline = case_flags.deadline(FLAGS)
     cores = len(os.sched_getaffinity(0))
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for case in all_cases():
-            known = AUTO in saved.get(case.name, {}).get("median_seconds", ())
-            known = known and not FLAGS.remeasure
-            selected = case_flags.is_selected(FLAGS, case.name)
-            if not selected or known or time.monotonic() >= deadline:
-                continue
-            if case.num_workers > cores:
-                print(f"speedup: {case.name}: needs more than the {cores} cores here")
-                continue
-            command = case.command(FLAGS.rounds)
-            found = measured("speedup", command, Path(folder) / "out.json", _TIMEOUT_SECONDS)
-            if found is None or is_disturbed(found):
-                if found is not None:
-                    print(f"speedup: {case.name}: not saved, steps of one worker spread too widely")
-                failed += 1
-                continue
-            saved[case.name] = summary(found)
-            path.write_text(json.dumps(saved, indent=1) + "\n")
+    print(f"speedup: cases of more than {cores} workers need more cores and are left out")
+    saved, num_failed = measure_cases(
+        "speedup",
+        FLAGS,
+        (case for case in all_cases() if case.num_workers <= cores),
+        _undisturbed_summary,
+        lambda result: AUTO in result["median_seconds"],
+    )
     in_order = {case.name: saved[case.name] for case in all_cases() if case.name in saved}
     page = Path(FLAGS.document)
     page.write_text(fill(page.read_text(), blocks(in_order), prefix="speedup"))
     readme = Path(FLAGS.readme)
     readme.write_text(fill(readme.read_text(), readme_blocks(in_order), prefix="speedup"))
-    return 1 if failed else 0
+    return 1 if num_failed else 0
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_missed_goals_are_named() -> None:
 
 def test_cases_are_distinct_and_their_commands_valid() -> None:
     cases = list(wire_bytes.all_cases())
-    assert len({case.name for case in cases}) == len(cases) == 13
+    assert len({case.name for case in cases}) == len(cases) == 15
     for case in cases:
         names = {flag.removeprefix("--").partition("=")[0] for flag in case.command(3)[3:]}
         assert names <= set(step_time.FLAGS)
