@@ -100,3 +100,14 @@ class BurstsJob(Task):
     max_amplification: float
     max_slowdown: float
     background_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOverheadJob(Job):
+    """Job of every worker of `benchmarks.stage_overhead`, without other strategies.
+
+    Attributes:
+        microbatches: of the step in two stages.
+    """
+
+    microbatches: int

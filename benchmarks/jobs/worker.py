@@ -6,6 +6,7 @@
     horovodrun -np 2 python -m benchmarks.jobs.worker wire JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker bursts JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker pipelines JOB
+    horovodrun -np 2 python -m benchmarks.jobs.worker stage_overhead JOB
     TF_CONFIG=... python -m benchmarks.jobs.worker mwms JOB
 
 JOB is the module's `Job` as JSON. Rank 0 writes what was measured to `job.output`.

@@ -77,7 +77,7 @@ def _run(folder: Path) -> int:
     page = Path(FLAGS.document)
     text = (page if page.exists() else _PAGE).read_text()
     blocks = document.blocks(saved) | document.gains(saved)
-    page.write_text(fill(text, blocks, others=("many_cores", "speedup")))
+    page.write_text(fill(text, blocks, others=("many_cores", "speedup", "stage_overhead")))
     return 1 if failed else 0
 
 
