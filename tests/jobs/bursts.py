@@ -89,6 +89,18 @@ GIVEN = (models.mlp, models.vgg, models.inception) if harness.SIZE == 2 else (mo
 for make in GIVEN:
     cases.add(f"given {make.__name__}", lambda make=make: given(make))
 cases.add("given beside", beside)
+
+
+def alone():
+    """Trains a model on the last rank, in enough steps to measure an iteration."""
+    names = burst_layer_names(models.mlp)
+    plan = make_burst_plan(names, [1], harness.SIZE)
+    plan = dataclasses.replace(plan, first_devices=(harness.SIZE - 1,) * len(names))
+    return train(models.mlp, DeepPool(), 5, plan=plan)
+
+
+if harness.SIZE == 2:
+    cases.add("given alone", alone)
 strategy, steps = DeepPool(max_amplification=1.5), PLANNED_STEPS[harness.SIZE]
 # Enough steps to measure an iteration under the plan that is written.
 cases.add("planned mlp", lambda: train(models.mlp, strategy, steps + 3, logdir=LOGDIR))

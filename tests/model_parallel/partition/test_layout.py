@@ -1,5 +1,7 @@
 """The tasks of each rank and their order, for pipeline and burst plans."""
 
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +28,15 @@ def test_burst_layout_joins_consecutive_layers_on_the_same_ranks() -> None:
     kinds = [(task.kind, task.stage) for task in layout.orders[1]]
     assert kinds == [("forward", 0), ("forward", 2), ("backward", 2), ("backward", 0)]
     assert layout.orders[2] == ()
+
+
+def test_burst_layout_of_all_layers_on_one_rank_runs_the_step_as_a_whole() -> None:
+    plan = make_burst_plan(NAMES, (1,), 2)
+    assert Layout.from_burst_plan(plan, 3) == Layout.on_one_rank(0, 3)
+    other = dataclasses.replace(plan, first_devices=(1,) * len(NAMES))
+    assert Layout.from_burst_plan(other, 3) == Layout.on_one_rank(1, 3)
+    apart = dataclasses.replace(plan, first_devices=(0,) + (1,) * (len(NAMES) - 1))
+    assert not Layout.from_burst_plan(apart, 3).is_whole
 
 
 @given(st.integers(1, 4), st.integers(1, 60))

@@ -66,14 +66,20 @@ class Layout:
 
     @classmethod
     def from_burst_plan(cls, plan: BurstPlan, num_ranks: int) -> "Layout":
-        """Returns the layout of a burst plan, with one microbatch; see `for_layers`."""
-        return cls.for_layers(
+        """Returns the layout of a burst plan, with one microbatch; see `for_layers`.
+
+        If one rank has all layers, it runs the step as a whole.
+        """
+        layout = cls.for_layers(
             [
                 tuple(range(first, first + count))
                 for first, count in zip(plan.first_devices, plan.num_devices, strict=True)
             ],
             num_ranks,
         )
+        if len(layout.ranks) == 1 and len(layout.ranks[0]) == 1:
+            return cls.on_one_rank(layout.ranks[0][0], num_ranks)
+        return layout
 
     @classmethod
     def for_layers(cls, ranks: Iterable[tuple[int, ...]], num_ranks: int) -> "Layout":

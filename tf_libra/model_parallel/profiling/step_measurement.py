@@ -64,7 +64,7 @@ class Measuring:
         ]
         if execution.reduction_span is not None:
             mine.append(["all_reduce", execution.stages[0], None, *execution.reduction_span])
-        if execution.stages:
+        if execution.stages and not execution.layout.is_whole:
             mine.append(["update", execution.stages[0], None, *execution.update_span])
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
         bars = [

@@ -54,8 +54,8 @@ class BusySpan:
 
     Attributes:
         device: number of the device.
-        kind: "transition", "compute" or "all_reduce" of a plan; "forward", "backward", "all_reduce"
-            or "update" of a measurement.
+        kind: "transition", "compute" or "all_reduce" of a plan; "step" (a whole one), "forward",
+            "backward", "all_reduce" or "update" of a measurement.
         layers: description of the layers.
         start_seconds: begin.
         stop_seconds: end.

@@ -20,7 +20,7 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 
-KINDS = ("forward", "backward", "gradients", "all_reduce", "update")
+KINDS = ("step", "forward", "backward", "gradients", "all_reduce", "update")
 COMPUTING = tuple(kind for kind in KINDS if kind != "all_reduce")
 IDLE, GRADIENTS, ALL_REDUCE, UPDATE = ".", "*", "=", "+"
 _SIGNS = {"gradients": GRADIENTS, "all_reduce": ALL_REDUCE, "update": UPDATE}
@@ -37,7 +37,8 @@ class Bar(Value):
 
     Attributes:
         device: number of the device.
-        kind: "forward", "backward", "gradients" (of all microbatches), "all_reduce" or "update".
+        kind: "forward", "backward", "gradients" (of all microbatches), "all_reduce" or "update";
+            "step" for all of a step that one device runs as a whole.
         stage: index of the stage.
         microbatch: index of the microbatch; None for kinds that follow all of them.
         start_seconds: begin.

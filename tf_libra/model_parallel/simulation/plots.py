@@ -11,6 +11,7 @@ from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan
 
 _COLOURS = {
+    "step": "#72b7b2",
     "forward": "#4c78a8",
     "backward": "#54a24b",
     "forward_transfer": "#9ecae9",

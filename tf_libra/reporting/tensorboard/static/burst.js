@@ -22,7 +22,7 @@ export function burstCard(burst) {
     h('h3', {}, 'Ranks under each layer'),
     curve(burst),
     charts.map((chart) => gantt(chart, rows, longest, (bar) => `${WORDS[bar.kind]} ${short(bar.layers, 60)}`, idle(chart))),
-    ganttLegend([['compute', 'computation, forward and backward'], ['transition', 'transition'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
+    ganttLegend([['compute', 'computation, forward and backward'], ['transition', 'transition'], ['step', 'whole step'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
     h('p', {class: 'note'}, 'The plan shows forward and backward of a layer together; execution runs the whole forward before the backward.'),
     h('div', {class: 'scroll'}, h('table', {class: 'layers'},
       h('thead', {}, h('tr', {}, [['left', 'layer'], ['', 'ranks'], ['', 'transition'], ['', 'computation'], ['', 'all-reduce'], ['', 'amplification'],
@@ -39,7 +39,7 @@ export function burstCard(burst) {
     burst.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
 
-const WORDS = {compute: 'computation of', transition: 'transition into', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of', update: 'update of'};
+const WORDS = {compute: 'computation of', transition: 'transition into', step: 'step of', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of', update: 'update of'};
 
 function limit({max_amplification: most}) {
   return most === null ? 'without a limit on amplification' : `amplification at most ${most}`;
