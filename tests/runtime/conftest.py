@@ -1,12 +1,19 @@
 """Shared fixtures of the tests of calls under a plan."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from benchmarks.cluster import Cluster
+from tests.forkserver import Nursery
 from tests.runtime.alone import LANES
+from tests.runtime.death_jobs import FAREWELL, WORLD_SIZE, Die
 from tests.runtime.family_stand_ins import OTHER, DataParallelism, Other
+from tests.worker_processes import Workers, running_workers
 from tf_libra import config
 from tf_libra.backends.engine import Engine
 from tf_libra.reporting.run_reporter import RunReporter
@@ -14,6 +21,7 @@ from tf_libra.runtime import family_step
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.runtime.training_step import TrainingFunction
+from tf_libra.specs.plan import Plan
 
 
 @pytest.fixture
@@ -57,3 +65,25 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
 
     monkeypatch.setattr(family_step, "choose_fastest", choose)
     return medians
+
+
+@pytest.fixture
+def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
+    """A context in which the job of `jobs/deaths.py` runs, in a cluster if there is one."""
+
+    @contextmanager
+    def start(
+        how: str,
+        cluster: Cluster | None = None,
+        plan: Plan = three_groups,
+        env: dict[str, str] | None = None,
+    ) -> Iterator[Workers]:
+        world_size = WORLD_SIZE if cluster is None else len(cluster.hosts)
+        plan_file = tmp_path / "plan.json"
+        plan_file.write_text(replace(plan, num_workers=world_size).to_json())
+        arguments = ("deaths.py", world_size, tmp_path, how, str(plan_file))
+        env = FAREWELL | (env or {})
+        with running_workers(*arguments, env=env, nursery=nursery, cluster=cluster) as workers:
+            yield workers
+
+    return start

@@ -1,112 +1,34 @@
 """A rank that is lost or late: no rank hangs, and every rank reports what has happened."""
 
-import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.cluster import Cluster, burst_bytes
-from tests.forkserver import Nursery
-from tests.worker_processes import Job, Workers, running_workers, wait_for_output, wait_until
-from tf_libra.specs.plan import Plan, TensorGroup
+from tests.runtime.death_jobs import (
+    DEADLINE_SECONDS,
+    GONE,
+    LAST,
+    WORLD_SIZE,
+    Die,
+    check_survivors,
+    document_of,
+    incident,
+    with_wide,
+)
+from tests.worker_processes import Job, wait_for_output
+from tf_libra.specs.plan import Plan
 
-WORLD_SIZE = 3
-LAST = WORLD_SIZE - 1
 SURVIVORS = tuple(range(LAST))
 STALLED = "step 4; still waiting"
-# Which of the two the system reports depends on what was still under way.
-GONE = re.compile(r"(rank \d) (closed the connection|is gone)")
-# Far below the 600 s after which a rank that says nothing is given up, far above what is needed.
-DEADLINE_SECONDS = 150.0
 # Of a process that ends between steps.
 WORDS = {
     "exit": "its program has ended, where every rank must take equally many steps",
     "fail": "its program has ended with an error: LookupError: no such file of images",
 }
-# A process that ends waits for so long for ranks that have stopped: Horovod's own abort message.
-FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
-
-# On hosts of their own.
-LANES_PORT = "20000"
-
 OVER_TCP = {"TF_LIBRA_INTERFACE": "lo"}
 BY_HOROVOD = {"TF_LIBRA_JOB_ENGINE": "horovod"}
-
-# Of the gradient that a slow network is given: float32, 12 rows.
-WIDE_BYTES = 4 * 12 * (1 << 16)
-
-Die = Callable[..., Any]
-
-
-def with_wide(plan: Plan) -> Plan:
-    """Returns the plan with a long gradient more, in a group of its own."""
-    return replace(
-        plan,
-        groups=(*plan.groups, TensorGroup(6, 7, 1)),
-        tensor_names=(*plan.tensor_names, "wide"),
-        num_bytes=(*plan.num_bytes, WIDE_BYTES),
-        dtypes=("float32",) * 7,
-    )
-
-
-@pytest.fixture
-def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
-    """A context in which the job of `jobs/deaths.py` runs, in a cluster if there is one."""
-
-    @contextmanager
-    def start(
-        how: str,
-        cluster: Cluster | None = None,
-        plan: Plan = three_groups,
-        env: dict[str, str] | None = None,
-    ) -> Iterator[Workers]:
-        world_size = WORLD_SIZE if cluster is None else len(cluster.hosts)
-        plan_file = tmp_path / "plan.json"
-        plan_file.write_text(replace(plan, num_workers=world_size).to_json())
-        arguments = ("deaths.py", world_size, tmp_path, how, str(plan_file))
-        env = FAREWELL | (env or {})
-        with running_workers(*arguments, env=env, nursery=nursery, cluster=cluster) as workers:
-            yield workers
-
-    return start
-
-
-def document_of(job: Job, rank: int) -> dict[str, Any]:
-    path = job.folder / f"deaths.{rank}.json"
-    assert path.exists(), f"rank {rank} ended by {job.returncodes[rank]}: {job.output(rank)}"
-    return dict(json.loads(path.read_text()))
-
-
-def incident(folder: Path, rank: int = LAST) -> dict[str, Any]:
-    path = folder / f"incident.{rank}.json"
-    wait_until(path.exists, DEADLINE_SECONDS)
-    return dict(json.loads(path.read_text()))
-
-
-def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
-    """The survivors end with an exception that names the lost rank, and repeat it."""
-    survivors = [rank for rank in range(job.world_size) if rank != lost]
-    for rank in survivors:
-        assert job.returncodes[rank] == 1, job.output(rank)
-        first, again = document_of(job, rank)["errors"]
-        assert first.startswith("HorovodInternalError: ")
-        assert f"rank {rank}, " in first
-        if step is not None:
-            assert f"step {step} was not completed" in first
-        # The next call fails immediately, with the first cause.
-        cause = re.search(rf"rank {rank}, .*", first)
-        assert cause is not None
-        assert cause.group() in again
-    # A rank that first sees another survivor give up may not hear in time why it did.
-    named = re.compile(rf"rank(\(s\))? {lost}")
-    assert any(named.search(document_of(job, rank)["errors"][0]) for rank in survivors)
 
 
 @pytest.mark.parametrize(
@@ -339,72 +261,3 @@ def check_told_by_horovod(job: Job, ranks: tuple[int, ...]) -> None:
         assert first.startswith("HorovodInternalError: ")
         assert again.startswith("HorovodInternalError: ")
         assert again.removeprefix("HorovodInternalError: ").partition("; step")[0] in first
-
-
-# What happens to networks.
-
-
-def test_cable_that_is_pulled_is_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
-    """With data under way, which TCP alone sends again and again for a quarter of an hour."""
-    with make_cluster(2) as cluster, die("cut", cluster) as workers:
-        incident(tmp := workers.folder, rank=1)
-        cluster.cut(cluster.hosts[1])
-        (tmp / "go-on").touch()
-        workers.wait(DEADLINE_SECONDS)
-        job = workers.job()
-    for rank in (0, 1):
-        first = document_of(job, rank)["errors"][0]
-        assert f"rank {1 - rank} is gone: " in first
-        assert "step 4 was not completed" in first
-
-
-def test_half_open_connection_is_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
-    """The host of a rank is lost and comes back, without knowing of any connection."""
-    with make_cluster(2) as cluster, die("cut", cluster) as workers:
-        pid = incident(workers.folder, rank=1)["pid"]
-        cluster.cut(cluster.hosts[1])
-        cluster.reset(cluster.hosts[1])
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        cluster.mend(cluster.hosts[1])
-        workers.wait(DEADLINE_SECONDS)
-        job = workers.job()
-    check_survivors(job, 4, lost=1)
-
-
-def test_slow_network_is_waited_for(
-    die: Die, make_cluster: Callable[..., Cluster], three_groups: Plan
-) -> None:
-    """Every step sends megabytes, so that each of them must take as long as the links need."""
-    plan = with_wide(three_groups)
-    with make_cluster(2, "100mbit") as cluster, die("slow", cluster, plan) as workers:
-        incident(workers.folder, rank=1)
-        for host in cluster.hosts:
-            cluster.set_rate(host, "10mbit")
-        (workers.folder / "go-on").touch()
-        workers.wait(DEADLINE_SECONDS)
-        job = workers.job()
-    reports = [json.loads((job.folder / f"slow.{rank}.json").read_text()) for rank in (0, 1)]
-    # Each of two ranks sends as much as it reduces. A token bucket lets no more through than its
-    # depth and what its rate allows; 1 % is for tc's rounding of the rate.
-    least_seconds = (sum(plan.num_bytes) - burst_bytes("10mbit")) / (1.01 * 10e6 / 8)
-    for step in (4, 5, 6):  # whole under the new rate, counted from 0
-        begins, ends = zip(*(report["seconds"][step] for report in reports), strict=True)
-        assert max(ends) - min(begins) > least_seconds
-    assert [report["error"] < 1e-4 for report in reports] == [True, True], reports
-
-
-def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
-    """Connections of lanes are reset: a reset of Gloo's on their own host may end the process."""
-    env = {"TF_LIBRA_PORTS": LANES_PORT}
-    with make_cluster(2) as cluster, die("cut", cluster, env=env) as workers:
-        incident(workers.folder, rank=1)
-        of_lanes = ("sport", "=", f":{LANES_PORT}", "or", "dport", "=", f":{LANES_PORT}")
-        cluster.reset(cluster.hosts[1], *of_lanes)
-        (workers.folder / "go-on").touch()
-        workers.wait(DEADLINE_SECONDS)
-        job = workers.job()
-    for rank in (0, 1):
-        first = document_of(job, rank)["errors"][0]
-        assert GONE.search(first)
-        assert "step 4 was not completed" in first
