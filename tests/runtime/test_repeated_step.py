@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_libra.runtime.protocol import NOTHING_ACCEPTED, CandidateStep, TrialError
-from tf_libra.runtime.repeated_step import repeat
+from tf_libra.runtime.protocol import (
+    NOTHING_ACCEPTED,
+    AcceptedDifferences,
+    CandidateStep,
+    TrialError,
+)
+from tf_libra.runtime.repeated_step import RepeatedStep, ScaleEvidence, repeat
 from tf_libra.runtime.training_step import TrainingFunction
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
@@ -55,24 +60,31 @@ class Other:
 
 class DataParallelism(Other):
     def exchange(self, value: Any) -> list[Any]:
-        return ["", value]
+        return ["" if isinstance(value, str) else ("", {}), value]
 
 
-def describe_repeated(change: Change, other: Change) -> str:
-    """Returns how a step by another strategy differs; data parallelism trains it.
+def repeated(change: Change, other: Change, may_differ: bool = False) -> RepeatedStep:
+    """Returns a step by data parallelism that another strategy has repeated.
 
     Args:
         change: returns what data parallelism adds to its argument, the weights.
         other: the same of the other strategy.
+        may_differ: whether weights may differ for a reason that the user allows.
     """
     start = np.array([3.0, 4.0, 5.0])
     weights = tf.Variable(start, dtype=tf.float32)
     first = DataParallelism(weights, change=lambda: change(weights.numpy().astype(float)))
     candidate = Other(weights, change=lambda: other(weights.numpy().astype(float)))
+    if may_differ:
+        candidate.accepted = AcceptedDifferences(frozenset(candidate.bound_variables))
     found = repeat(cast(TrainingFunction, first), cast(CandidateStep, candidate), (), {}, False)
     assert candidate.step_number == 4
     np.testing.assert_allclose(weights, start + change(start), rtol=1e-6)
-    return found.reason
+    return found
+
+
+def describe_repeated(change: Change, other: Change) -> str:
+    return repeated(change, other).reason
 
 
 def test_a_small_share_of_another_gradient_is_a_difference() -> None:
@@ -90,6 +102,29 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_no_difference() -> None:
 
     assert not describe_repeated(change, partial(change, bits=1))
     assert describe_repeated(change, lambda w: change(w) + 0.1)
+    assert not repeated(change, lambda w: 3 * change(w), may_differ=True).scales
+    assert repeated(change, lambda w: change(w) + 0.1, may_differ=True).scales
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_left_out"),
+    [
+        ([{}], False),
+        ([{"w": 2.0}, {}], False),
+        ([{"w": 2.0}, {"v": 2.0}], False),
+        ([{"w": 2.0}, {"w": 0.5}], False),
+        ([{"w": 2.0}, {"w": 1.5, "v": 3.0}, {"v": 2.0}], False),
+        ([{"v": 2.0, "w": 2.0}, {"w": 1.5}, {"w": 1.9, "v": 0.5}], True),
+    ],
+)
+def test_weights_of_another_scale_are_no_chance_if_every_step_has_them(
+    steps: list[dict[str, float]], is_left_out: bool
+) -> None:
+    evidence = ScaleEvidence()
+    for scales in steps[:-1]:
+        assert not evidence.add(scales) and not evidence.is_complete
+    reason = evidence.add(steps[-1])
+    assert evidence.is_complete and ("variable 'w'" in reason) is is_left_out
 
 
 @pytest.mark.parametrize("fails_in", ["", "step", "synchronization"])

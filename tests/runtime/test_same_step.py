@@ -82,6 +82,26 @@ def test_weights_that_the_user_lets_differ_must_change_by_about_as_much(
     assert bool(found) is bool(named) and named in found
 
 
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 1.2, 2.0])
+def test_small_weight_of_another_scale_is_found(ratio: float) -> None:
+    """All weights together change by as much as they may."""
+    weights = [tf.Variable(tf.fill([8], value)) for value in (1.0, 1e-3)]
+    bound = [
+        BoundVariable(i, f"weight{i}", w.handle, w.dtype, w.shape, trainable=True)
+        for i, w in enumerate(weights)
+    ]
+    before = [weight.read_value() for weight in weights]
+    after = [before[0] * 1.1, before[1] * (1 + 0.1 * ratio)]
+    for weight in weights:
+        weight.assign(weight * 1.1)
+    undone, noise = same_step.UndoneStep(bound, before, after, None, 1.0), same_step.RoundingNoise()
+    accepted = AcceptedDifferences(frozenset(variable.key for variable in bound))
+    assert not same_step.describe_difference(undone, None, False, noise, accepted)
+    scales = same_step.find_scales(undone, noise, accepted)
+    assert scales == ({} if 0.7 < ratio < 1.4 else {"weight1": pytest.approx(ratio, rel=1e-3)})
+    assert not same_step.find_scales(undone, noise, NOTHING_ACCEPTED)
+
+
 def test_other_variables_and_results_must_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     args = (monkeypatch, 0.1, 1.0, 1.2, tf.float32)
     assert "'weight' would change" in difference(*args, AcceptedDifferences(frozenset({1})))

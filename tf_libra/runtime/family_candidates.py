@@ -130,6 +130,7 @@ class FamilyCandidates:
         self.batch = 0
         # By their traces, and by a repeated step.
         self._accepted, self._repeated = set[str](), set[str]()
+        self._scales: dict[str, repeated_step.ScaleEvidence] = {}
         self._largest_speedup = math.inf  # of data parallelism over one worker, predicted
         self._usual = math.inf  # seconds of a step of data parallelism
 
@@ -409,8 +410,14 @@ class FamilyCandidates:
         self._repeated.add(name)
         candidate = self.steps[name]
         found = repeated_step.repeat(self._first, candidate, args, kwargs, self._allows_joint)
-        if found.reason:
-            self.leave_out(name, found.reason)
+        evidence = self._scales.setdefault(name, repeated_step.ScaleEvidence())
+        reason = found.reason or evidence.add(found.scales)
+        if not (reason or evidence.is_complete):
+            self._repeated.discard(name)  # another step shows more
+            return found.result
+        del self._scales[name]
+        if reason:
+            self.leave_out(name, reason)
             return found.result
         try:
             slow = self._time_repeated(name, found.seconds, args, kwargs)

@@ -5,10 +5,10 @@ undo the step.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tf_libra.runtime import same_step
 from tf_libra.runtime.family_options import describe_error, first_failure
@@ -28,11 +28,50 @@ class RepeatedStep:
         seconds: how long it took on this rank.
         reason: why the other strategy cannot take its place, in a clause, the same on every rank;
             empty if it computes the same.
+        scales: see `same_step.find_scales`; of all ranks.
     """
 
     result: Any
     seconds: float
     reason: str
+    scales: Mapping[str, float] = field(default_factory=dict)
+
+
+class ScaleEvidence:
+    """Evidence that a strategy changes weights by other amounts, which differ by chance, too.
+
+    Other statistics and draws may change a weight twice as much in one step. The gradient of a sum
+    does in every step.
+
+    Attributes:
+        is_complete: whether no further step is to be compared.
+    """
+
+    MOST_STEPS: ClassVar[int] = 3
+    """Steps after which a weight of another scale is no chance."""
+
+    def __init__(self) -> None:
+        """Begins without a step."""
+        self._steps: list[Mapping[str, float]] = []
+        self.is_complete = False
+
+    def add(self, scales: Mapping[str, float]) -> str:
+        """Adds a compared step; returns what is wrong, in a clause, empty if nothing is so far."""
+        self._steps.append(scales)
+        for name, ratio in scales.items():
+            ratios = [step.get(name, 1.0) for step in self._steps]
+            if all(other != 1.0 and (other > 1) is (ratio > 1) for other in ratios):
+                break
+        else:
+            self.is_complete = True
+            return ""
+        self.is_complete = len(self._steps) == self.MOST_STEPS
+        if not self.is_complete:
+            return ""
+        return (
+            f"variable {name!r} would change {ratio:.2g} times as much, which no allowed difference"
+            " explains"
+        )
 
 
 def repeat(
@@ -52,6 +91,7 @@ def repeat(
         trained_only: see `same_step.describe_difference`.
     """
     undone, reason, noise = None, "", same_step.RoundingNoise()
+    scales: dict[str, float] = {}
     try:
         undone = run_undone(first, candidate, args, kwargs)
     except TrialError as error:  # on all ranks
@@ -61,32 +101,40 @@ def repeat(
     seconds = time.perf_counter() - start
 
     def compare(repeated: same_step.UndoneStep | None = None) -> str:
-        """Returns what differs on a rank, the same on every rank."""
+        """Returns what differs on a rank, and finds scales, the same on every rank."""
         assert undone is not None
+        mine: tuple[str, dict[str, float]]
         try:
             if repeated is not None:
                 noise.add(undone, repeated)
-            mine = same_step.describe_difference(
-                undone, result, trained_only, noise, candidate.accepted
+            accepted = candidate.accepted
+            mine = (
+                same_step.describe_difference(undone, result, trained_only, noise, accepted),
+                same_step.find_scales(undone, noise, accepted),
             )
         except Exception as error:  # of this rank alone, as for lack of memory
-            mine = describe_error(error)
-        return next(filter(None, first.exchange(mine)), "")
+            mine = describe_error(error), {}
+        everyone = first.exchange(mine)
+        scales.clear()
+        for _, theirs in everyone:
+            scales.update(theirs)
+        return next((reason for reason, _ in everyone if reason), "")
 
     if undone is None:
         return RepeatedStep(result, seconds, reason)
     first.synchronize_variables()  # ranks may hold parts of slots
     reason = compare()
     for number in range(same_step.MOST_PERTURBED):
-        if reason in ("", same_step.NO_CHANGE):
+        if reason in ("", same_step.NO_CHANGE) and not scales:
             break
         start_values = partial(same_step.perturb, undone, candidate.least_precise_dtype, number)
         try:
-            reason = compare(run_undone(first, candidate, args, kwargs, start_values))
+            found = compare(run_undone(first, candidate, args, kwargs, start_values))
+            reason = found if reason or found != same_step.NO_CHANGE else ""
         except TrialError as error:  # on all ranks
             reason = describe_error(error)
             break
-    return RepeatedStep(result, seconds, reason)
+    return RepeatedStep(result, seconds, reason, scales)
 
 
 def run_undone(

@@ -209,7 +209,7 @@ def describe_difference(
         least = max(_LEAST_CHANGE * rounding, 2 * noise.variables[variable.key])
         shows_gradients |= may_show and _norm(expected) > least
     ratio = float(np.linalg.norm(changes)) / (float(np.linalg.norm(expected_changes)) or 1.0)
-    if any(expected_changes) and not 1 / _MOST_SCALE <= ratio <= _MOST_SCALE:
+    if any(expected_changes) and _is_scaled(ratio):
         return (
             f"weights would change {ratio:.2g} times as much, which no allowed difference explains"
         )
@@ -224,6 +224,35 @@ def describe_difference(
                 allowing = describe_allowing(JOINT_RESULTS)
                 return f"result {number} of the step would have another value; {allowing}"
     return ""
+
+
+def find_scales(
+    undone: UndoneStep, noise: RoundingNoise, accepted: AcceptedDifferences
+) -> dict[str, float]:
+    """Returns how many times as much weights would change, by name, if it is clearly not once.
+
+    Only weights that may differ count. A single step may show this by chance.
+
+    Args:
+        undone: the other step, on the same batch as the step that has run now.
+        noise: what may differ by rounding.
+        accepted: what may differ otherwise.
+    """
+    scales: dict[str, float] = {}
+    for variable, *values in zip(undone.variables, undone.before, undone.after, strict=True):
+        if not (variable.trainable and variable.is_number and variable.key in accepted.variables):
+            continue
+        old, new, value = map(_to_numpy, (*values, variable.read_value()))
+        change, expected = _norm(new - old), _norm(value - old)
+        least = noise.variables[variable.key] + _rounding(variable.dtype, value)
+        ratio = change / max(expected, np.finfo(float).tiny)
+        if _norm(new - value) > least and _is_scaled(ratio):
+            scales[variable.name] = ratio
+    return scales
+
+
+def _is_scaled(ratio: float) -> bool:
+    return not 1 / _MOST_SCALE <= ratio <= _MOST_SCALE
 
 
 def _to_numpy(value: Any) -> Any:
