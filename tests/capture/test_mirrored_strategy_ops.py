@@ -60,6 +60,7 @@ def test_auto_compares_data_parallel_plans_alone(job: Job) -> None:
     check_weights(job, "by_auto")
     for rank in range(2):
         assert sorted(planned(job, "by_auto", rank)) == sorted(DENSE)
+        assert job.value("by_auto", rank)["num_tuning_steps"] == 8
         explained = " ".join(job.value("by_auto", rank)["explained"].split())
         for family in ("one-rank", "spp", "deeppool"):
             assert f"{family} is left out: MultiWorkerMirroredStrategy " in explained

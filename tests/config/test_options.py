@@ -44,6 +44,10 @@ def test_defaults() -> None:
     assert resolved("auto", **limits).trial_budget == Budget(30, 6.0)
     assert resolved("auto", **limits).budget == Budget(16, 4.0)
     assert resolved("auto", max_tuning_steps=1).budget.max_steps == 1
+    for conflict in ({"engine": "horovod"}, {"local_variables": ["*"]}, {"shard_updates": True}):
+        alone = resolved("auto", **conflict, **limits)
+        assert alone.family_conflict and alone.budget == alone.trial_budget == Budget(30, 6.0)
+        assert resolved("auto", **conflict).budget == Budget(80, 40.0, 5)
     assert resolved(strategies.Auto(families=()), **limits).budget == Budget(30, 6.0)
     assert resolved("aiacc", max_tuning_steps=3).budget == Budget(3, 50.0, 5)
     assert resolved(tuning=config.Tuning(max_seconds=2.5)).budget == Budget(60, 2.5)

@@ -15,7 +15,7 @@ _LIMITS = Budget(150, float("inf"))
 
 def _limits_of_tuning(options: config.DataParallelOptions) -> Budget:
     """Returns the limits of data parallelism, which the script's `max_tuning_steps` sets."""
-    return Budget(max(options.max_tuning_steps // 2, 1), float("inf"))
+    return Budget(max((options.max_tuning_steps or _LIMITS.max_steps) // 2, 1), float("inf"))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ class DataParallelism:
     cache = None
 
     def __init__(self) -> None:
-        options = SimpleNamespace(engine="lanes")
+        options = SimpleNamespace(engine="lanes", family_conflict="", sparse_as_dense=False)
         self.rendezvous = SimpleNamespace(
             is_over=False, rank_and_size=(1, 2), options=options, job=None
         )

@@ -108,9 +108,16 @@ class Options:
         return 1
 
     @property
-    def max_tuning_steps(self) -> int:
+    def num_tuning_steps(self) -> int:
         """Most steps before a plan is active; 0 without tuning."""
         return 0
+
+    @property
+    def family_conflict(self) -> str:
+        """Reason why no strategy of another kind can join trials, in a clause; empty if it can."""
+        if self.is_auto or self.engine == "lanes":
+            return ""
+        return "the engine is not lanes, which carry examples and results between ranks"
 
     @property
     def all_reduce_plan(self) -> Plan | None:

@@ -112,7 +112,7 @@ class DataParallelOptions(Options):
         under the next forward pass. "auto": if that wins trials of "libra" or "auto".""",
         agreed=True,
     )
-    max_tuning_steps: int = option(
+    max_tuning_steps: int | None = option(
         None,
         "int | None",
         validators.check_optional_steps,
@@ -129,8 +129,6 @@ class DataParallelOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         tuner_for(self.strategy)
-        if self.max_tuning_steps is None:
-            object.__setattr__(self, "max_tuning_steps", self._default_limits[0])
         if self.plan is not None:
             self.backend.check_plan(self.plan)
             if self.plan.wire_dtype not in (None, self.wire_dtype):
@@ -193,8 +191,20 @@ class DataParallelOptions(Options):
         return self.shard_updates in ("overlap", "auto")
 
     @property
+    def family_conflict(self) -> str:
+        """See `Options`."""
+        if self.local_variables:
+            return "local_variables has variables that ranks do not share"
+        if self.shard_updates not in (False, "auto"):
+            return "shard_updates leaves slots of which ranks hold parts"
+        if self.error_feedback:
+            return "error_feedback has rounding errors of gradients that ranks exchange"
+        return super().family_conflict
+
+    @property
     def _tries_families(self) -> bool:
-        return bool(getattr(self.strategy, "families", ())) and self.plan is None
+        has_families = bool(getattr(self.strategy, "families", ())) and self.plan is None
+        return has_families and not self.family_conflict
 
     @property
     def _default_limits(self) -> tuple[int, float]:
@@ -206,10 +216,11 @@ class DataParallelOptions(Options):
     @property
     def trial_budget(self) -> Budget:
         """Limits of all trials in steps and seconds, those of other families included."""
-        steps, seconds = self.max_tuning_steps, self.tuning.max_seconds
+        default_steps, default_seconds = self._default_limits
+        steps, seconds = self.max_tuning_steps or default_steps, self.tuning.max_seconds
         if seconds is not None:
             return Budget(steps, seconds)
-        return Budget(steps, self._default_limits[1], LEAST_STEPS)
+        return Budget(steps, default_seconds, LEAST_STEPS)
 
     @property
     def budget(self) -> Budget:
@@ -223,6 +234,11 @@ class DataParallelOptions(Options):
             max_steps=max(whole.max_steps * self.strategy.tuning_steps // steps, 1),
             max_seconds=whole.max_seconds * self.strategy.tuning_seconds / seconds,
         )
+
+    @property
+    def num_tuning_steps(self) -> int:
+        """See `Options`."""
+        return self.budget.max_steps
 
     @property
     def num_lanes(self) -> int:

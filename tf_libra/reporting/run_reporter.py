@@ -81,7 +81,7 @@ class RunReporter:
                 self._rank,
                 function,
                 self.log,
-                self._options.max_tuning_steps,
+                self._options.num_tuning_steps,
             )
 
     def on_other_step(self, strategy: str) -> None:
@@ -196,7 +196,7 @@ class RunReporter:
             return
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
-        most = self._options.max_tuning_steps
+        most = self._options.num_tuning_steps
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
 
     def on_drift_check(self, found: DriftVerdict, drift: DriftDetector, step: int) -> None:

@@ -20,7 +20,6 @@ from tf_libra.runtime.family_options import (
     describe_error,
     job_against,
     last_line,
-    option_against,
     reason_against,
 )
 from tf_libra.runtime.family_prediction import (
@@ -91,7 +90,7 @@ class FamilyCandidates:
         self._allow = getattr(options.strategy, "allow", ())
         self._allows_joint = JOINT_RESULTS in self._allow
         self.steps: dict[str, CandidateStep] = {}
-        reason = option_against(options)
+        reason = options.family_conflict
         for name in available_families(families):
             kind, strategy = resolve_strategy(name)
             if not self._allows_joint:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_libra import config
 from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind
 
 if TYPE_CHECKING:
@@ -44,17 +43,6 @@ def last_line(reason: str) -> str:
     return last.removeprefix("ValueError: ")
 
 
-def option_against(options: config.DataParallelOptions) -> str:
-    """Returns why no strategy of another kind can take part; empty if it can."""
-    if options.local_variables:
-        return "local_variables has variables that ranks do not share"
-    if options.shard_updates not in (False, "auto"):
-        return "shard_updates leaves slots of which ranks hold parts"
-    if options.error_feedback:
-        return "error_feedback has rounding errors of gradients that ranks exchange"
-    return ""
-
-
 def available_families(families: Sequence[str]) -> Sequence[str]:
     """Returns names of strategies that may join trials; none if their system is not installed.
 
@@ -74,9 +62,7 @@ def job_against(first: "TrainingFunction") -> str:
     job = first.rendezvous.job
     if job is not None and job.by_strategy:
         return f"{job.name} has every worker compute the whole step"
-    if first.rendezvous.options.engine != "lanes":
-        return "the engine is not lanes, which carry examples and results between ranks"
-    return ""
+    return first.rendezvous.options.family_conflict
 
 
 def reason_against(first: "TrainingFunction", kind: StrategyKind, use_of_rows: str | None) -> str:

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tf_libra import config
 from tf_libra.autotune import TensorSpec, Tuner
@@ -13,6 +15,7 @@ from tf_libra.runtime.fingerprint import environment_fingerprint
 from tf_libra.runtime.plan_activation import check_plan_fits
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.step_tracer import StepCall, check_trains
+from tf_libra.runtime.strategy_kinds import without_families
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.backward_profile import rows_of
 from tf_libra.specs.plan import Plan
@@ -115,6 +118,9 @@ class SessionRegistry:
         assert isinstance(options, config.DataParallelOptions)
         assert job is not None
         check_trains(call, self._name, job)
+        if job.by_strategy:  # whose trials have the whole budget
+            strategy: Any = without_families(options.strategy)
+            options = replace(options, strategy=strategy)
         marked, left = call.trace.marked, call.trace.left
         tensors = tuple(
             TensorSpec(

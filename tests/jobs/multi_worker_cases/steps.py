@@ -1,6 +1,7 @@
 """Steps that the script writes: clipped, summed, scaled, with tables and layers of Keras."""
 
 from typing import Any
+from unittest import mock
 
 import models
 import numpy as np
@@ -28,6 +29,7 @@ from multi_worker_cases.common import (
     scaling,
     whole_step,
 )
+from tf_libra.runtime import session_registry
 
 
 @cases
@@ -37,9 +39,13 @@ def hand_written() -> Any:
 
 @cases
 def by_auto() -> Any:
-    """Tunes data parallelism, and leaves all other families out."""
+    """Tunes data parallelism, with the whole budget, and leaves all other families out."""
     strategy = tf_libra.strategies.Auto(threads=(1,), streams=(1,))
-    return against_plain(dense, steps=18, strategy=strategy, max_tuning_steps=8)
+    session = session_registry.TuningSession
+    with mock.patch.object(session_registry, "TuningSession", wraps=session) as made:
+        found = against_plain(dense, steps=18, strategy=strategy, max_tuning_steps=8)
+    options = made.call_args.args[2]
+    return found | {"num_tuning_steps": options.num_tuning_steps}
 
 
 @cases
