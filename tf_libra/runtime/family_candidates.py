@@ -32,6 +32,7 @@ from tf_libra.runtime.family_trials import (
     FAR_FASTER,
     FIRST,
     HOPELESS,
+    LEAST_STEPS,
     SURPLUS,
     contradicts_links,
 )
@@ -179,12 +180,16 @@ class FamilyCandidates:
         for step in self.steps.values():
             step.forget_links()
 
-    def contradicted(self, medians: Mapping[str, float]) -> list[str]:
+    def contradicted(self, medians: Mapping[str, float], seconds_left: float) -> list[str]:
         """Returns strategies whose steps contradict the links of their plans, on all ranks alike.
+
+        Without time to measure links again, and for other turns, there are none.
 
         Args:
             medians: measured steps, by name.
+            seconds_left: seconds in which trials may go on.
         """
+        seconds_left -= LEAST_STEPS * sum(medians.values())
         plans = {name: self.eligible[name] for name in medians if name in self.eligible}
         seconds = {name: step.predicted_seconds for name, step in plans.items()}
         found = [
@@ -192,7 +197,10 @@ class FamilyCandidates:
             for name, predicted in seconds.items()
             if predicted and contradicts_links(medians[name], predicted, plans[name].link_share)
         ]
-        return list(self._first.exchange(found)[0])  # rank 0 may know more
+        is_late = seconds_left < 0
+        if self.reference is not None:
+            is_late |= bool(self.reference.describe_late(seconds_left, len(found)))
+        return list(self._first.exchange([] if is_late else found)[0])  # rank 0 may know more
 
     def leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
         """Leaves out a strategy; a slow one until step times change."""

@@ -391,7 +391,9 @@ class FamilyStep:
             self._active = self._turns.next
             return True
         if self._turns.have_begun:
-            self._medians |= combine_ranks(self._first.exchange(self._turns.seconds))
+            # Those of all turns count, not of the few of other turns that have ended early.
+            if not (self._has_measured_links and self._turns.have_ended_early):
+                self._medians |= combine_ranks(self._first.exchange(self._turns.seconds))
             if self._begin_turns_again():
                 return True
         self._choose(self._fastest)
@@ -401,7 +403,7 @@ class FamilyStep:
         """Returns whether strategies have other turns, with links measured again, which is once."""
         if self._has_measured_links or self._clock.is_short:
             return False
-        names = self._candidates.contradicted(self._medians)
+        names = self._candidates.contradicted(self._medians, self._clock.seconds_left())
         if not names:
             return False
         turns = tuple(dict.fromkeys((self._fastest, *names)))

@@ -25,6 +25,8 @@ MAX_MEASURED_PER_RANK = 50
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
 _LEAST_STEPS_PER_TURN = 3
+LEAST_STEPS = MIN_ROUNDS * _LEAST_STEPS_PER_TURN
+"""Least steps of a strategy in all of its turns."""
 CONTRADICTION = 1.15
 """Ratio of a step in trials to its prediction from which on links are measured again."""
 LEAST_LINK_SHARE = 0.25
@@ -53,7 +55,7 @@ def make_schedule(names: Sequence[str], steps_left: int) -> tuple[tuple[str, ...
 
 def most_strategies(steps_left: int) -> int:
     """Returns how many strategies have turns within a number of steps."""
-    return steps_left // (MIN_ROUNDS * _LEAST_STEPS_PER_TURN)
+    return steps_left // LEAST_STEPS
 
 
 SURPLUS = "trials have no steps left for its turns, and the others are predicted to be faster"
@@ -85,6 +87,8 @@ class Turns:
     Attributes:
         seconds: seconds of the steps that count, by strategy.
         total_seconds: seconds of all steps.
+        have_begun: whether strategies take turns, or have done so.
+        have_ended_early: whether turns are left out that were to follow.
     """
 
     def __init__(self, names: Sequence[str] = (), steps_left: int = 0) -> None:
@@ -97,13 +101,9 @@ class Turns:
         schedule, self._steps_per_turn = make_schedule(names, steps_left) if names else ((), 1)
         self._left = list(schedule)
         self._step = 0  # of the present turn
+        self.have_begun, self.have_ended_early = bool(names), False
         self.seconds: dict[str, list[float]] = {name: [] for name in names}
         self.total_seconds = 0.0
-
-    @property
-    def have_begun(self) -> bool:
-        """True if strategies take turns, or have done so."""
-        return bool(self.seconds)
 
     @property
     def next(self) -> str:
@@ -122,22 +122,22 @@ class Turns:
 
     def end_after_round(self) -> None:
         """Lets no further round begin."""
-        num_begun = len(self._left) % len(self.seconds)
         if self._step == 0 and any(self.seconds.values()):
-            del self._left[num_begun:]
+            del self._left[len(self._left) % len(self.seconds) :]
 
     def end(self) -> None:
         """Lets no further step belong to a turn."""
+        self.have_ended_early |= bool(self._left)
         self._left.clear()
 
     def leave_out(self, name: str) -> None:
         """Goes on with the turns of the other strategies, whose seconds stay."""
         if self.next == name:
             self._step = 0
-        self._left = [other for other in self._left if other != name]
         self.seconds.pop(name, None)
         if len(self.seconds) < 2:
             self.end()
+        self._left = [other for other in self._left if other != name]
 
 
 def contradicts_links(measured: float, predicted: float, link_share: float) -> bool:
