@@ -32,6 +32,7 @@ from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.stage_variables import StageVariables
 from tf_libra.model_parallel.partition.guarded_calls import CallGuard
 from tf_libra.model_parallel.runtime import burst_planner
+from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
 from tf_libra.planning.allowed_differences import ALLOWED
 from tf_libra.runtime import family_candidates, family_step
 from tf_libra.runtime.family_trials import Turns
@@ -195,14 +196,43 @@ def next_plan(chosen):
     step, values, settled = train(strategy, **cache)
     followed, found, _ = train(plan=step.plan)
     cases.save(**values)
+    fingerprints = [trained.plan.fingerprint for trained in (first, step, followed)]
+    explained, kind = step.explain(), type(step.plan).__name__
     return {
         "settled": settled,
-        "explained": step.explain(),
-        "plan": type(step.plan).__name__,
+        "explained": explained,
+        "plan": kind,
         "compared": compared_by_trials,
-        "fingerprints": [trained.plan.fingerprint for trained in (first, step, followed)],
+        "fingerprints": fingerprints,
         "same": all(np.allclose(found[name], values[name], 1e-4, 1e-5) for name in values),
+        "after drift": after_drift(step, joint, chosen) if chosen == "deeppool" else None,
     }
+
+
+def after_drift(step, joint, chosen):
+    """Lets step times change, so that families plan again, also one that follows a plan.
+
+    Returns the kind of the plan, how often it was made again, and the last loss, also of one
+    process.
+    """
+    alone = build_model(without_metric)
+    for batch in joint:
+        expected = alone.accumulated(*batch, 1)
+    begin_again = CandidateTraining._begin_again
+    with (
+        every_family_in_trials(chosen),
+        mock.patch.object(DriftDetector, "has_drifted", True),
+        mock.patch.object(DriftDetector, "affords", lambda *_: True),
+        mock.patch.object(CandidateTraining, "_begin_again", autospec=True) as planned_again,
+    ):
+        planned_again.side_effect = begin_again
+        for number in range(200):
+            batch = joint[number % len(joint)]
+            result, expected = step(*own(batch)), alone.accumulated(*batch, 1)
+            if number > 40 and step.settled:
+                break
+    losses = [float(result["loss"]), float(expected["loss"])]
+    return [type(step.plan).__name__, planned_again.call_count, losses]
 
 
 def failing_after(num_steps):

@@ -207,6 +207,16 @@ def test_next_job_goes_on_with_stages_and_plan_follows_them(
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
+def test_stages_of_an_earlier_job_are_planned_again_once_step_times_have_changed(
+    trained: Job,
+) -> None:
+    first, second = (trained.value("next deeppool", rank)["after drift"] for rank in range(2))
+    assert first[:2] == second[:2] == ["BurstPlan", 1]
+    losses, expected = zip(first[2], second[2], strict=True)
+    assert np.mean(losses) == pytest.approx(expected[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_pipelines_train_a_joint_batch_that_one_rank_has_no_memory_for(trained: Job) -> None:
     _, variables = train_alone(without_metric, trained_steps(trained, "large"), SAMPLES, 1)
     check_variables(trained, "large", variables)

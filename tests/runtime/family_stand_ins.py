@@ -88,13 +88,10 @@ class Other:
         self.step_number = 0
         self.fails = False
         self.undoable: list[bool] = []  # by step
-        self.num_measured = self.num_forgotten = 0
+        self.planned_again: list[bool] = []  # with layers measured again, or not
 
-    def measure_links_again(self) -> None:
-        self.num_measured += 1
-
-    def forget_links(self) -> None:
-        self.num_forgotten += 1
+    def plan_again(self, with_layers: bool) -> None:
+        self.planned_again.append(with_layers)
 
     def explain(self) -> str:
         return ""

@@ -83,6 +83,11 @@ def test_predictions_have_the_scale_of_steps_in_training() -> None:
     assert second == pytest.approx(first)
 
 
+def test_layers_are_as_measured_once_training_has_another_speed() -> None:
+    slow, made = layers(2).with_speed(1.3), dataclasses.replace(reference(2, 2.0), is_current=False)
+    assert correct_speed(made, slow) == slow
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "kind", "limit"),
     [(2, PIPELINES, 32 / 17), (3, PIPELINES, 48 / 17), (2, BURSTS, 2.0), (3, BURSTS, 3.0)],

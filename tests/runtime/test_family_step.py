@@ -139,7 +139,7 @@ def test_repeated_trials_time_data_parallelism_before_they_compare(
         patch.setattr(FamilyWatch, "has_drifted", lambda *_: True)
         train(tried, 1)
     train(tried, 4)
-    assert not checks and other.num_forgotten == 1
+    assert not checks and other.planned_again == [True]
     train(tried, 1)
     assert checks == [(5, True)]
 

@@ -23,8 +23,8 @@ def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) 
     from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
     from tf_libra.model_parallel.runtime.pipeline_planner import PipelinePlanner
 
-    def make_planner() -> PipelinePlanner:
-        return PipelinePlanner(options.strategy, options.plan)
+    def make_planner(plan: PipelinePlan | None = options.plan) -> PipelinePlanner:
+        return PipelinePlanner(options.strategy, plan)
 
     return CandidateTraining(function, make_planner, options, options.strategy.release_variables)
 
@@ -33,8 +33,8 @@ def _make_burst_step(function: Callable[..., Any], options: BurstOptions) -> Tra
     from tf_libra.model_parallel.runtime.burst_planner import BurstPlanner
     from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
 
-    def make_planner() -> BurstPlanner:
-        return BurstPlanner(options.strategy, options.plan)
+    def make_planner(plan: BurstPlan | None = options.plan) -> BurstPlanner:
+        return BurstPlanner(options.strategy, plan)
 
     return CandidateTraining(function, make_planner, options)
 
@@ -43,8 +43,8 @@ def _make_one_rank_step(function: Callable[..., Any], options: OneRankOptions) -
     from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
     from tf_libra.model_parallel.runtime.one_rank_planner import OneRankPlanner
 
-    def make_planner() -> OneRankPlanner:
-        return OneRankPlanner(options.strategy, options.plan)
+    def make_planner(plan: OneRankPlan | None = options.plan) -> OneRankPlanner:
+        return OneRankPlanner(options.strategy, plan)
 
     return CandidateTraining(function, make_planner, options)
 
@@ -59,6 +59,18 @@ def _predict_burst(strategy: Any, layers: LayerGraph, links: Links, batch: int) 
     from tf_libra.model_parallel.planning.predictions import predict_burst
 
     return Prediction(predict_burst(strategy, layers, links, batch))
+
+
+def _pipeline_exchange_seconds(plan: PipelinePlan, layers: LayerGraph, links: Links) -> float:
+    from tf_libra.model_parallel.planning.predictions import pipeline_exchange_seconds
+
+    return pipeline_exchange_seconds(plan, layers, links)
+
+
+def _burst_exchange_seconds(plan: BurstPlan, layers: LayerGraph, links: Links) -> float:
+    from tf_libra.model_parallel.planning.predictions import burst_exchange_seconds
+
+    return burst_exchange_seconds(plan, layers, links)
 
 
 def _max_speedup_of_pipelines(num_ranks: int) -> float:
@@ -88,6 +100,7 @@ PIPELINES = StrategyKind(
     joins_trials=True,
     max_speedup=_max_speedup_of_pipelines,
     predict=_predict_pipeline,
+    exchange_seconds=_pipeline_exchange_seconds,
     plan_type=PipelinePlan,
     of_plans=pipeline.Spp(results="own"),
 )
@@ -99,6 +112,7 @@ BURSTS = StrategyKind(
     is_staged=True,
     joins_trials=True,
     predict=_predict_burst,
+    exchange_seconds=_burst_exchange_seconds,
     plan_type=BurstPlan,
     of_plans=burst.DeepPool(results="own"),
 )

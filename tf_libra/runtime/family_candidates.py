@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tf_libra import config
+from tf_libra.autotune import TuningResult
 from tf_libra.internal import formatting
 from tf_libra.planning.allowed_differences import JOINT_RESULTS
 from tf_libra.runtime import repeated_step
@@ -126,6 +127,7 @@ class FamilyCandidates:
         self.predicted: dict[str, float] = {}
         self.bounds, self.slow = set[str](), set[str]()
         self.reference: Reference | None = None
+        self._conclusion: TuningResult | None = None  # of the reference
         self.layers: LayerGraph | None = None
         self.batch = 0
         # By their traces, and by a repeated step.
@@ -175,10 +177,28 @@ class FamilyCandidates:
         self.slow = set()
         self._usual = math.inf
 
-    def forget_links(self) -> None:
-        """Lets later plans measure links again, on all ranks."""
+    def plan_again(self) -> None:
+        """Lets strategies be predicted, and planned, with layers and links as they are now."""
         for step in self.steps.values():
-            step.forget_links()
+            step.plan_again(with_layers=True)
+        self.predicted.clear()
+        self.bounds.clear()
+
+    def update_predictions(self) -> None:
+        """Takes the predictions of plans, with transfers that these leave out."""
+        for name in self.eligible:
+            seconds = self._seconds_under_plan(name)
+            if seconds is not None:
+                self.predicted[name] = seconds
+                self.bounds.discard(name)
+
+    def _seconds_under_plan(self, name: str) -> float | None:
+        step, exchange_seconds = self.steps[name], self._kind(name).exchange_seconds
+        seconds = step.predicted_seconds
+        is_known = self.layers is not None and self.reference is not None
+        if seconds is None or exchange_seconds is None or not is_known:
+            return seconds
+        return seconds + exchange_seconds(step.plan, self.layers, self.reference.links)
 
     def contradicted(self, medians: Mapping[str, float], seconds_left: float) -> list[str]:
         """Returns strategies whose steps contradict the links of their plans, on all ranks alike.
@@ -191,7 +211,7 @@ class FamilyCandidates:
         """
         seconds_left -= LEAST_STEPS * sum(medians.values())
         plans = {name: self.eligible[name] for name in medians if name in self.eligible}
-        seconds = {name: step.predicted_seconds for name, step in plans.items()}
+        seconds = {name: self._seconds_under_plan(name) for name in plans}
         found = [
             name
             for name, predicted in seconds.items()
@@ -216,12 +236,10 @@ class FamilyCandidates:
 
     def leave_out_predicted(self) -> None:
         """Leaves out strategies whose plans are predicted to be far slower."""
-        for name, step in self.eligible.items():
-            seconds = step.predicted_seconds
-            if seconds is None:
-                continue
-            self.predicted.setdefault(name, seconds)
-            if seconds > FAR_FASTER * self._usual:
+        self.update_predictions()
+        for name in self.eligible:
+            seconds = self._seconds_under_plan(name)
+            if seconds is not None and seconds > FAR_FASTER * self._usual:
                 usual = formatting.time(self._usual)
                 reason = f"its step is predicted to take {formatting.time(seconds)}"
                 self.leave_out(name, f"{reason}, and one of {FIRST} took {usual}", is_slow=True)
@@ -255,8 +273,12 @@ class FamilyCandidates:
         everyone = self._first.exchange([list(plan_seconds[1:]), self._has_logdir])
         seconds = [theirs for theirs, _ in everyone]
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
-        self.reference = Reference.from_result(self._first.state.conclusion, seconds, is_repeated)
-        slow = {name: self._reason_slow(name) for name in self._unchecked}
+        before, self._conclusion = self._conclusion, self._first.state.conclusion
+        is_current = not is_repeated or self._conclusion is not before
+        self.reference = Reference.from_result(self._conclusion, seconds, is_repeated, is_current)
+        if is_repeated and self.reference is not None:
+            self._usual = self.reference.compared.step_seconds
+        slow = {name: self._reason_slow(name) for name in self.eligible}
         self._leave_out_everywhere(dict.fromkeys(slow, job_against(self._first)))
         self._leave_out_everywhere(slow, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
@@ -289,7 +311,7 @@ class FamilyCandidates:
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies whose steps are predicted to be slower, on all ranks alike."""
         kinds, alone = {name: self._kind(name) for name in self.steps}, self.alone
-        names = [name for name in self._unchecked if kinds[name].predict is not None]
+        names = [name for name in self.eligible if kinds[name].predict is not None]
         if alone is None or self.reference is None:
             return
         if not names and (alone in self.left_out or not self._saves_layers):
@@ -342,7 +364,7 @@ class FamilyCandidates:
 
     def _leave_out_late(self, seconds_left: float) -> None:
         """Leaves out strategies whose plans need more time to measure than there is."""
-        names = [name for name in self._unchecked if self._kind(name).predict is not None]
+        names = [name for name in self.eligible if self._kind(name).predict is not None]
         if self.reference is None or not names:
             return
         late = self.reference.describe_late(seconds_left, len(names))

@@ -61,26 +61,30 @@ class Reference:
         compute_seconds: computation of its step on one rank.
         links: links between the ranks.
         num_threads: communication threads at which links have their rate.
+        is_current: whether its computation has been measured since step times have changed.
     """
 
     compared: OneWorkerComparison
     compute_seconds: float
     links: Links
     num_threads: int = 1
+    is_current: bool = True
 
     @classmethod
     def from_result(
         cls,
         result: TuningResult | None,
         everyone: Sequence[Sequence[float]],
-        is_outdated: bool = False,
+        is_repeated: bool = False,
+        is_current: bool = True,
     ) -> "Reference | None":
         """Returns the reference that tuning has measured; None if it has not.
 
         Args:
             result: result of tuning.
             everyone: by rank, seconds of steps under its plan, which count if trials timed none.
-            is_outdated: whether they count in any case, since they have changed.
+            is_repeated: whether they count in any case, since step times have changed.
+            is_current: whether tuning has measured the step since then.
         """
         if result is None or result.profile is None or result.cost_model is None:
             return None
@@ -94,11 +98,11 @@ class Reference:
                 return None
             alone = one_worker_seconds(profile, rest, cost.num_workers)
             compared = OneWorkerComparison(cost.num_workers, step, alone)
-        elif is_outdated and step is not None:
+        elif is_repeated and step is not None:
             compared = replace(compared, step_seconds=step)
         threads = max(group.num_threads for group in result.plan.groups)
         seconds = one_worker_seconds(profile, rest, 1)
-        return cls(compared, seconds, links_of(cost, threads), threads)
+        return cls(compared, seconds, links_of(cost, threads), threads, is_current)
 
     def describe_bound(self, kind: StrategyKind) -> str:
         """Returns why a kind of strategies cannot be faster, in a clause; empty if it may."""
@@ -139,10 +143,14 @@ class Reference:
 def correct_speed(reference: Reference, layers: LayerGraph) -> LayerGraph:
     """Returns layers on the scale of steps in training, at most twice as fast or slow.
 
+    After step times have changed, they are as measured: steps in training had another speed.
+
     Args:
         reference: data parallelism in training.
         layers: layers as measured for the joint batch and for one rank's share.
     """
+    if not reference.is_current:
+        return layers
     together = layers.without_deferred()
     forward, backward = together.replica_seconds(reference.links.num_ranks)
     of_share = float((forward + backward + layers.update_seconds).sum())

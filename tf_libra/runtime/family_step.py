@@ -326,7 +326,7 @@ class FamilyStep:
         has_drifted, *_ = self._first.exchange(verdict)
         if has_drifted:
             self._log("step times have changed, and strategies are compared again")
-            self._candidates.forget_links()
+            self._candidates.plan_again()
             self._begin_trials(is_repeated=True)
         return bool(has_drifted)
 
@@ -396,6 +396,7 @@ class FamilyStep:
                 self._medians |= combine_ranks(self._first.exchange(self._turns.seconds))
             if self._begin_turns_again():
                 return True
+            self._candidates.update_predictions()
         self._choose(self._fastest)
         return False
 
@@ -412,7 +413,7 @@ class FamilyStep:
         self._has_measured_links = True
         for name in names:
             self._log(f"{name} contradicts its prediction, and links are measured again")
-            self._candidates.steps[name].measure_links_again()
+            self._candidates.steps[name].plan_again(with_layers=False)
         self._turns = Turns(turns, self._clock.steps_left)
         self._active = self._turns.next
         return True

@@ -159,12 +159,12 @@ class CandidateStep(TrainingStep, Protocol):
         """Share of the predicted step in which ranks wait for links; 0 if unknown."""
         ...
 
-    def measure_links_again(self) -> None:
-        """Plans the next step again, with links that are measured before it; all ranks call it."""
-        ...
+    def plan_again(self, with_layers: bool) -> None:
+        """Plans a later step again, with links that are measured before it; all ranks call it.
 
-    def forget_links(self) -> None:
-        """Lets a later plan measure links again; all ranks call it."""
+        Args:
+            with_layers: whether layers are measured again, too. There is no plan until they are.
+        """
         ...
 
     @property

@@ -95,6 +95,8 @@ class StrategyKind:
         predict: returns the predicted step, from a strategy, the measured layers for the joint
             batch, the links, and the number of examples of that batch; raises `ValueError` if
             there is no plan. None: nothing predicts it.
+        exchange_seconds: returns the seconds of transfers that the prediction of a plan leaves out,
+            from the plan, these layers and the links; None: none.
         plan_type: type of plans that its option `plan` takes; None without this option.
         of_plans: its strategy that follows a plan under `auto`.
     """
@@ -108,6 +110,7 @@ class StrategyKind:
     trains_alone: bool = False
     max_speedup: Callable[[int], float] = float
     predict: Callable[[Any, LayerGraph, Links, int], Prediction] | None = None
+    exchange_seconds: Callable[[Any, LayerGraph, Links], float] | None = None
     plan_type: type[Document] | None = None
     of_plans: Any = None
 

@@ -15,6 +15,7 @@ from tf_libra.model_parallel.planning.pipeline import (
     make_pipeline_plans,
 )
 from tf_libra.runtime.strategy_kinds import Links, Prediction
+from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
@@ -44,7 +45,9 @@ def predict_pipeline(
     for count in counts:
         plan = _fastest_pipeline(strategy, layers, links, batch, count)
         if plan is not None:
-            seconds[count] = _pipeline_seconds(plan, layers, links)
+            assert plan.predicted_seconds is not None
+            alone = plan.predicted_seconds + 2 * count * CALL_SECONDS
+            seconds[count] = alone + pipeline_exchange_seconds(plan, layers, links, alone)
     if not seconds:
         raise ValueError(f"replicas of stages cannot share microbatches of {batch} examples")
     best = min(seconds, key=lambda count: seconds[count])
@@ -64,15 +67,22 @@ def _fastest_pipeline(
     return None
 
 
-def _pipeline_seconds(plan: PipelinePlan, layers: LayerGraph, links: Links) -> float:
-    """Return the predicted seconds of a step, with calls and the exchanges at its ends."""
-    assert plan.predicted_seconds is not None
-    seconds = plan.predicted_seconds + 2 * plan.num_microbatches * CALL_SECONDS
+def pipeline_exchange_seconds(
+    plan: PipelinePlan, layers: LayerGraph, links: Links, seconds: float | None = None
+) -> float:
+    """Return the seconds of transfers that the prediction of a plan leaves out.
+
+    Args:
+        plan: the plan.
+        layers: layers for the joint batch.
+        links: links between the ranks.
+        seconds: seconds of the step without them; None: as the plan predicts.
+    """
+    seconds = plan.predicted_seconds or 0.0 if seconds is None else seconds
     first, *_, last = (len(stage.devices) for stage in (plan.stages[0], *plan.stages))
     # Ranks compute in the order of examples: those of the first are there.
     waiting = links.transfer_seconds(layers.input_bytes, first) - seconds / links.num_ranks
-    ending = _end_seconds(layers, links, last, num_stages=len(plan.stages))
-    return seconds + max(waiting, 0.0) + ending
+    return max(waiting, 0.0) + _end_seconds(layers, links, last, num_stages=len(plan.stages))
 
 
 def predict_microbatch(layers: LayerGraph, links: Links, count: int) -> LayerGraph:
@@ -83,9 +93,14 @@ def predict_microbatch(layers: LayerGraph, links: Links, count: int) -> LayerGra
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
     """Return the predicted seconds of a step; see `predict_pipeline`."""
     plan = make_burst_plan(predict_scaling(strategy, layers, links, batch), strategy)
+    return plan.iteration_seconds + burst_exchange_seconds(plan, layers, links)
+
+
+def burst_exchange_seconds(plan: BurstPlan, layers: LayerGraph, links: Links) -> float:
+    """Return the seconds of transfers that a plan leaves out; see `pipeline_exchange_seconds`."""
     first, last = plan.num_devices[0], plan.num_devices[-1]
     ending = _end_seconds(layers, links, last, num_stages=len({*plan.num_devices}))
-    return plan.iteration_seconds + links.transfer_seconds(layers.input_bytes, first) + ending
+    return links.transfer_seconds(layers.input_bytes, first) + ending
 
 
 def _end_seconds(layers: LayerGraph, links: Links, num_last: int, num_stages: int) -> float:

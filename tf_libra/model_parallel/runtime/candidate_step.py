@@ -23,11 +23,15 @@ from tf_libra.model_parallel.capture.joint_batch import (
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.capture.sparse_updates import find_use_of_rows
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
+from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.partition.guarded_calls import guarded_calls
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.profiling import layer_benchmark, link_benchmark
 from tf_libra.model_parallel.runtime.agreement import AgreeingControl
-from tf_libra.model_parallel.runtime.planner_protocol import reject_tensorflow_strategies
+from tf_libra.model_parallel.runtime.planner_protocol import (
+    StagedPlan,
+    reject_tensorflow_strategies,
+)
 from tf_libra.model_parallel.runtime.staged_step import Prepared, StagedTraining
 from tf_libra.runtime.protocol import (
     NOTHING_ACCEPTED,
@@ -35,6 +39,7 @@ from tf_libra.runtime.protocol import (
     CandidateStep,
     TrialError,
 )
+from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.variable_access import variable_access
@@ -55,6 +60,7 @@ class CandidateTraining(StagedTraining):
     def _forget(self) -> None:
         """See `StagedTraining`."""
         super()._forget()
+        self._is_outdated = False  # the planner, whose layers have been measured
         self._proven: weakref.WeakSet[StepExecutor] = weakref.WeakSet()  # have run a step
         self._reporter.is_trial = self._is_tried
 
@@ -68,24 +74,28 @@ class CandidateTraining(StagedTraining):
         self._is_tried = self._reporter.is_trial = value
 
     @property
+    def plan(self) -> StagedPlan | None:
+        """See `StagedTraining`; None until an outdated plan is made again, too."""
+        return None if self._is_outdated else super().plan
+
+    @property
     def predicted_seconds(self) -> float | None:
         """See `CandidateStep`."""
-        return self._planner.predicted_seconds
+        return None if self._is_outdated else self._planner.predicted_seconds
 
     @property
     def link_share(self) -> float:
         """See `CandidateStep`."""
         return self._planner.link_share
 
-    def measure_links_again(self) -> None:
-        """See `CandidateStep`."""
-        self.forget_links()
-        self._planner.replan()
-        self._has_run_plan = False  # ranks agree when they prepare the next step
-
-    def forget_links(self) -> None:
+    def plan_again(self, with_layers: bool) -> None:
         """See `CandidateStep`."""
         link_benchmark.forget_links()
+        self._has_run_plan = False  # ranks agree when they prepare the next step
+        if with_layers:
+            self._is_outdated = bool(self._traces)
+        else:
+            self._planner.replan()
 
     # Before it is tried.
 
@@ -213,6 +223,26 @@ class CandidateTraining(StagedTraining):
         self._proven.add(execution)
         self.undo_seconds = (start - began) + (time.perf_counter() - stop)
         return flat
+
+    def _prepare(self, arguments: Any) -> Prepared:
+        """See `StagedTraining`. An outdated planner waits for the first arguments."""
+        if self._is_outdated and step_arguments.trace_key(arguments) == next(iter(self._traces)):
+            self._agree_so_far()
+            self._begin_again(arguments)
+        return super()._prepare(arguments)
+
+    def _begin_again(self, arguments: Any) -> None:
+        """Replace the planner by one that measures again; all ranks call this."""
+        first, control = self._first, self._control
+        planner = self._make_planner(None)
+        planner.check_batch(first.examples_per_rank, control.world_size)
+        if planner.num_microbatches != self._planner.num_microbatches:  # those of a given plan
+            planner = self._make_planner()
+            planner.check_batch(first.examples_per_rank, control.world_size)
+        self._holding.synchronize_with_others(first.variables, self._together)  # it measures layers
+        transport = LanesTransport(control.rank, self._identity, around_wait)
+        planner.begin(first, arguments, control, transport, self._reporter)
+        self._planner, self._is_outdated = planner, False
 
     def _agree_so_far(self) -> None:
         """Raise `TrialError` if a rank has failed."""

@@ -73,7 +73,7 @@ class StagedTraining:
     def __init__(
         self,
         function: Callable[..., Any],
-        make_planner: Callable[[], Planner],
+        make_planner: Callable[..., Planner],
         options: config.Options,
         release_variables: bool = False,
     ) -> None:
@@ -81,7 +81,8 @@ class StagedTraining:
 
         Args:
             function: a `tf.function` or a plain function.
-            make_planner: returns a new planner for every job that this process joins.
+            make_planner: returns a new planner for every job that this process joins. Given None,
+                the planner makes a plan of its own even if the options have one.
             options: the user's other options.
             release_variables: free the memory of variables that only other ranks update.
 
