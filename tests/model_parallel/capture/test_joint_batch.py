@@ -349,8 +349,33 @@ def test_statistics_of_keras_2_are_no_metrics():
     assert "batch statistics" in difference(make)
 
 
-@pytest.mark.parametrize("call", [tf.print, lambda x: tf.py_function(lambda y: y, [x], tf.float32)])
-def test_effects_outside_of_variables_are_named(call):
+def insert(x):
+    table = tf.lookup.experimental.MutableHashTable(tf.float32, tf.float32, 0.0, name="table")
+    table.insert(x, x + table.lookup(x))
+
+
+def insert_in_a_function(x):
+    tf.function(insert)(x)
+
+
+def enqueue(x):
+    tf.queue.FIFOQueue(9, [tf.float32], shared_name="queue").enqueue(x)
+
+
+def summarize(x):
+    with tf.init_scope():
+        writer = tf.summary.create_file_writer("summaries")
+    with writer.as_default(step=1):
+        tf.summary.scalar("x", x)
+
+
+def read_data(x):
+    with tf.init_scope():
+        iterator = iter(tf.data.Dataset.range(9))
+    return next(iterator)
+
+
+def calling_first(call):
     def make():
         trained = models.mlp()
         inner = trained.call
@@ -362,6 +387,35 @@ def test_effects_outside_of_variables_are_named(call):
         trained.call = calling
         return trained
 
+    return make
+
+
+def test_lookups_in_tables_are_no_effects():
+    keys = tf.constant([1], tf.int64)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, [2.0]), 0.0)
+
+    def look_up(x):
+        return table.lookup(tf.cast(x, tf.int64))
+
+    assert difference(calling_first(look_up)) is None
+    assert difference(calling_first(tf.function(look_up))) is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        tf.print,
+        lambda x: tf.py_function(lambda y: y, [x], tf.float32),
+        insert,
+        insert_in_a_function,
+        enqueue,
+        summarize,
+        read_data,
+    ],
+)
+def test_effects_outside_of_variables_are_named(call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    make = calling_first(call)
     found = difference(make)
     assert "only one rank" in found and 'allow=("host_effects",)' in found
     assert difference(make, {"host_effects"}) is None

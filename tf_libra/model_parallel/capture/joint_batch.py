@@ -4,6 +4,7 @@ Averaged gradients are the same if the loss is a mean over examples. Values that
 from all of its examples at a time, draws, and effects outside of variables are not.
 """
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,11 @@ from tf_libra.planning.allowed_differences import (
 
 _HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
+# Ops that change resources other than variables, which undoing a step does not restore.
+_CHANGES = re.compile(
+    r"LookupTable(Insert|Import|Remove)|Write\w*Summary|Queue(Enqueue|Dequeue|Close)"
+    r"|Iterator\w*GetNext|(OrderedMap|Map)?(Stage|Unstage)(Clear)?$"
+)
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ def _describe_effects(graph: StepGraph) -> str:
     for name, kind in _nodes(graph):
         if kind in _HOST_OPS:
             return f"{name!r} calls Python, which only one rank would call"
+        if _CHANGES.match(kind):
+            return f"{name!r} has an effect outside of variables, which only one rank would have"
     return ""
 
 
