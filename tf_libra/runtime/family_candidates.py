@@ -285,7 +285,8 @@ class FamilyCandidates:
         rejected = {name: self._reason_to_reject(name, args, kwargs) for name in alone}
         self._leave_out_everywhere(rejected)
         others = [name for name in self._unchecked if name not in alone]
-        self._leave_out_everywhere({name: self._reason_against(name) for name in others})
+        reasons = {name: self._reason_against(name, args, kwargs) for name in others}
+        self._leave_out_everywhere(reasons)
         self._predict(args, kwargs)
         self._leave_out_late(seconds_left())
         others = [name for name in self._unchecked if name not in alone]
@@ -370,12 +371,16 @@ class FamilyCandidates:
         late = self.reference.describe_late(seconds_left, len(names))
         self._leave_out_everywhere(dict.fromkeys(names, late))
 
-    def _reason_against(self, name: str) -> str:
-        use_of_rows = None if self.alone is None else self.steps[self.alone].use_of_rows
-        return reason_against(self._first, self._kind(name), use_of_rows)
+    def _reason_against(self, name: str, args: Any, kwargs: Any) -> str:
+        kind, alone, use_of_rows = self._kind(name), self.alone, None
+        if self._first.gathers_rows and alone is not None and not kind.trains_alone:
+            if self.steps[alone].use_of_rows is None:  # it is slow, and has not been traced
+                self._rejects(alone, args, kwargs)
+            use_of_rows = self.steps[alone].use_of_rows
+        return reason_against(self._first, kind, use_of_rows)
 
     def _reason_to_reject(self, name: str, args: Any, kwargs: Any) -> str | None:
-        return self._reason_against(name) or self._rejects(name, args, kwargs)
+        return self._reason_against(name, args, kwargs) or self._rejects(name, args, kwargs)
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.rank_and_size
@@ -412,8 +417,6 @@ class FamilyCandidates:
             if plan_type is not None:  # else it plans again before its first step
                 plan = plan_type.from_json(choice.plan)
                 self.steps[name] = self._make_step(name, plan=plan)
-            if self._first.gathers_rows and self.alone not in (None, name):
-                self._rejects(self.alone, args, kwargs)  # traces the step with rows
             reason = self._reason_to_reject(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
