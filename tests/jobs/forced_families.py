@@ -6,7 +6,8 @@ from unittest import mock
 
 from tf_libra import config
 from tf_libra.autotune import Budget
-from tf_libra.runtime import family_candidates, family_prediction, family_step
+from tf_libra.runtime import family_candidates, family_prediction, trial_sequence
+from tf_libra.runtime.family_forecast import FamilyForecast
 from tf_libra.runtime.family_trials import FIRST
 
 # Of all trials: how long they take depends on the machine.
@@ -25,12 +26,12 @@ def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Ite
     limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
     with (
         mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
-        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
+        mock.patch.object(FamilyForecast, "describe_slow", lambda *_: ""),
         mock.patch.multiple(family_prediction, **limits),
         mock.patch.object(config.DataParallelOptions, "trial_budget", _LIMITS),
         mock.patch.object(config.DataParallelOptions, "budget", property(_limits_of_tuning)),
         mock.patch.object(
-            family_step,
+            trial_sequence,
             "choose_fastest",
             lambda seconds: chosen if chosen in seconds else FIRST,
         ),

@@ -34,7 +34,7 @@ from tf_libra.model_parallel.partition.guarded_calls import CallGuard
 from tf_libra.model_parallel.runtime import burst_planner
 from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
 from tf_libra.planning.allowed_differences import ALLOWED
-from tf_libra.runtime import family_candidates, family_step
+from tf_libra.runtime import family_candidates, family_forecast, trial_sequence
 from tf_libra.runtime.family_trials import Turns
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
@@ -118,7 +118,7 @@ def compared(
         traced_sizes.append(batch[0].shape[0])
         return trained.step(*batch) if training else loss(*batch)
 
-    contradicts = mock.patch.object(family_candidates, "contradicts_links", lambda *_: remeasures)
+    contradicts = mock.patch.object(family_forecast, "contradicts_links", lambda *_: remeasures)
     with every_family_in_trials(chosen, far_faster), contradicts:
         step = tf_libra.optimize(strategy, max_tuning_steps=tuning_steps, tuning=steady, **options)(
             traced
@@ -146,7 +146,7 @@ def compared(
         "number": step._training._step.step_number,
         "explained": step.explain(),
         "loss": float(result["loss"]),
-        "remeasured": step._training._has_measured_links,
+        "remeasured": step._training._trials._has_measured_links,
         "was_current": all(np.array_equal(values[name], before_sync[name]) for name in values),
     }
 
@@ -258,7 +258,7 @@ def failed():
     """Trains through trials of families that fail on the last rank alone, or measure too long."""
     broken = mock.Mock(side_effect=RuntimeError("broken here"))
     with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(family_step, "MAX_MEASURED_PER_RANK", 1))
+        patches.enter_context(mock.patch.object(trial_sequence, "MAX_MEASURED_PER_RANK", 1))
         if harness.RANK == LAST:
             patches.enter_context(mock.patch.object(StageExecutor, "step", failing_after(0)))
             patches.enter_context(mock.patch.object(burst_planner, "flows", broken))
@@ -325,9 +325,10 @@ def next_job():
 
     joint = list(batches(4, SAMPLES))
     with (
-        mock.patch.multiple(family_candidates, FAR_FASTER=float("inf"), HOPELESS=float("inf")),
+        mock.patch.object(family_candidates, "FAR_FASTER", float("inf")),
+        mock.patch.object(family_forecast, "HOPELESS", float("inf")),
         # Whether others take part depends on the machine.
-        mock.patch.object(family_step, "choose_fastest", lambda _: "one-rank"),
+        mock.patch.object(trial_sequence, "choose_fastest", lambda _: "one-rank"),
     ):
         for _ in range(2):
             trained = build_model(without_metric)
@@ -359,7 +360,7 @@ def next_job():
     with (
         mock.patch.object(DriftDetector, "has_drifted", True),
         mock.patch.object(DriftDetector, "affords", lambda *_: True),
-        mock.patch.object(family_step, "choose_fastest", lambda seconds: FIRST),
+        mock.patch.object(trial_sequence, "choose_fastest", lambda seconds: FIRST),
     ):
         for number in range(200):
             train(step, number)

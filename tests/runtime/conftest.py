@@ -17,7 +17,7 @@ from tests.worker_processes import Workers, running_workers
 from tf_libra import config
 from tf_libra.backends.engine import Engine
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime import family_step
+from tf_libra.runtime import trial_sequence
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.runtime.training_step import TrainingFunction
@@ -50,7 +50,7 @@ def other(tried: FamilyStep) -> Other:
     candidate: Any = Other()
     tried._candidates.steps[OTHER] = candidate
     tried._candidates._repeated.add(OTHER)
-    tried._is_checked = True
+    tried._trials._is_checked = True
     return cast(Other, candidate)
 
 
@@ -63,7 +63,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         medians.append(seconds)
         return [*seconds][-1]
 
-    monkeypatch.setattr(family_step, "choose_fastest", choose)
+    monkeypatch.setattr(trial_sequence, "choose_fastest", choose)
     return medians
 
 

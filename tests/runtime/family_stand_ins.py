@@ -14,7 +14,7 @@ from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.protocol import TrialError, TuningState
 from tf_libra.runtime.strategy_kinds import Links
 
-OTHER = "spp"
+ALONE, OTHER = "one-rank", "spp"
 
 
 class DataParallelism:
@@ -81,6 +81,8 @@ class Other:
     predicted_seconds: float | None = None
     link_share = 0.0
     plan: Any = None
+    use_of_rows: str | None = None
+    exceeds_memory = False
     computation = ""
     state = TuningState(Phase.RUN)
 
@@ -95,6 +97,12 @@ class Other:
 
     def explain(self) -> str:
         return ""
+
+    def share_traces(self, other: Any) -> None:
+        pass
+
+    def rejects(self, *_: Any) -> None:
+        pass
 
     def step(self, args: Any, kwargs: Any, num_steps: int = 1) -> str:
         self.undoable.append(self.is_undoable)
@@ -121,8 +129,8 @@ def limit_trials(
 
 def predict(step: FamilyStep, seconds: float | None) -> None:
     """Lets a step of data parallelism take a second, and one of the other strategy `seconds`."""
-    candidates = step._candidates
+    forecast = step._candidates.forecast
     compared = OneWorkerComparison(2, 1.0, 2.0)
-    candidates.reference = Reference(compared, 1.0, Links(2, 1e9, 0.0, 0.0))
+    forecast.reference = Reference(compared, 1.0, Links(2, 1e9, 0.0, 0.0))
     if seconds is not None:
-        candidates.predicted[OTHER] = seconds
+        forecast.predicted[OTHER] = seconds

@@ -1,5 +1,6 @@
 """Limits of the trials of `auto`, their cost, and links that a trial contradicts."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +16,11 @@ from tests.runtime.family_stand_ins import (
     train_several,
 )
 from tf_libra.planning.family_comparison import FamilyComparison, TrialCost
-from tf_libra.runtime import family_step
+from tf_libra.runtime import family_step, trial_sequence
 from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.family_trials import FIRST, UNTIMED
+from tf_libra.runtime.trial_clock import TrialClock
 
 
 def test_trials_that_take_too_long_end_within_a_round(
@@ -88,14 +90,14 @@ def test_budget_for_few_turns_shortens_trials(
     train(tried, 12)
     assert not tried.settled
     train(tried, 1)
-    assert tried.settled and len(tried._medians) == 2
+    assert tried.settled and len(tried._trials.medians) == 2
 
 
 def test_rounds_that_take_long_end_with_the_present_one(
     tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(tried, 2)
-    monkeypatch.setattr(family_step, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(trial_sequence, "MAX_SECONDS", 0.0)
     train(tried, 6)
     assert not tried.settled
     train(tried, 1)
@@ -119,7 +121,7 @@ def test_share_of_trials_falls_while_training_goes_on(
         written.append(families.trials)
 
     monkeypatch.setattr(family_step, "record_families", write)
-    monkeypatch.setattr(family_step, "choose_fastest", lambda _: FIRST)
+    monkeypatch.setattr(trial_sequence, "choose_fastest", lambda _: FIRST)
     monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
     train(tried, 33)
     assert [(cost.num_steps, cost.share) for cost in written] == [(33, 1.0)]
@@ -183,7 +185,7 @@ def test_links_are_measured_once_more_if_a_trial_contradicts_its_prediction(
     train(tried, 32 * is_measured)
     assert tried.settled and tried._chosen == FIRST
     assert other.planned_again == [False] * is_measured
-    assert tried._medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
+    assert tried._trials.medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
 
 
 def test_links_are_not_measured_again_without_steps_for_turns(
@@ -195,13 +197,69 @@ def test_links_are_not_measured_again_without_steps_for_turns(
     assert tried.settled and not other.planned_again
 
 
-def test_trials_that_take_too_long_after_links_were_measured_again_keep_the_first_times(
+@pytest.mark.parametrize("has_reference", [False, True])
+def test_links_are_not_measured_again_without_time_for_that_and_for_turns(
+    has_reference: bool,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two rounds of three steps of 1 and 2 ms. Measurements take some steps of 2 s."""
+    contradict_links(first, tried, other, monkeypatch)
+    if has_reference:
+        predict(tried, 1e-3)
+    seconds_left = 10.0 if has_reference else 0.017
+    monkeypatch.setattr(TrialClock, "seconds_left", lambda _: seconds_left)
+    train(tried, 33)
+    assert tried.settled and not other.planned_again
+
+
+def test_transfers_that_a_plan_leaves_out_contradict_no_prediction(
     first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Examples and results take 0.9 ms of a step of 2 ms."""
+    contradict_links(first, tried, other, monkeypatch)
+    forecast: Any = tried._candidates.forecast
+    predict(tried, 1e-3)
+    forecast.layers = SimpleNamespace()
+    kind, strategy = forecast._kinds[OTHER]
+    kind = dataclasses.replace(kind, exchange_seconds=lambda *_: 0.9e-3)
+    forecast._kinds = {OTHER: (kind, strategy)}
+    monkeypatch.setattr(family_step, "compare_families", lambda *_: FamilyComparison(2, ()))
+    train(tried, 33)
+    assert tried.settled and not other.planned_again
+    assert forecast.predicted == {OTHER: pytest.approx(1.9e-3)}
+
+
+@pytest.mark.parametrize("num_steps", [0, 7])
+def test_trials_that_take_too_long_after_links_were_measured_again_keep_the_first_times(
+    num_steps: int,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     contradict_links(first, tried, other, monkeypatch)
     train(tried, 33)
     assert other.planned_again == [False] and not tried.settled
+    first.step_seconds = 5e-3
+    train(tried, num_steps)
     limit_trials(monkeypatch, max_seconds=1e-9)
     train(tried, 1)
     assert tried.settled and tried._chosen == FIRST and not tried._candidates.left_out
-    assert tried._medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
+    assert tried._trials.medians == pytest.approx({FIRST: 1e-3, OTHER: 2e-3}, rel=0.01)
+
+
+def test_only_strategy_of_other_turns_that_fails_begins_no_trials_again(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest strategy is the one whose prediction the trials contradict."""
+    contradict_links(first, tried, other, monkeypatch)
+    first.step_seconds = 5e-3
+    train(tried, 33)
+    assert other.planned_again == [False] and not tried.settled
+    other.fails = True
+    monkeypatch.setattr(trial_sequence, "MAX_SECONDS", 0.0)
+    train(tried, 2)
+    assert tried.settled and tried._chosen == FIRST and len(tried._trials.medians) == 2

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.runtime.family_stand_ins import (
+    ALONE,
     OTHER,
     DataParallelism,
     Other,
@@ -16,10 +17,12 @@ from tests.runtime.family_stand_ins import (
 )
 from tf_libra import config
 from tf_libra.autotune import Phase
-from tf_libra.runtime import family_step
+from tf_libra.runtime import family_candidates, family_step, trial_sequence
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.family_trials import FIRST, MAX_UNLIKE, SEVERAL, UNLIKE
+from tf_libra.runtime.protocol import CandidateStep
+from tf_libra.runtime.repeated_step import RepeatedStep
 from tf_libra.runtime.training_step import TrainingFunction
 
 
@@ -93,7 +96,7 @@ def test_strategy_of_an_earlier_job_that_fails_leaves_those_that_take_part(
 ) -> None:
     """Other times of that job are of strategies that have not been checked in this one."""
     train(tried, 32)
-    tried._medians["unchecked"] = 1e-9
+    tried._trials.medians["unchecked"] = 1e-9
     other.fails = True
     train(tried, 1)
     assert tried.settled and tried._chosen == FIRST
@@ -149,7 +152,7 @@ def test_graphs_of_several_steps_run_until_step_times_change_and_strategies_are_
 ) -> None:
     monkeypatch.setattr(tried._candidates, "check", lambda *_: None)
     monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
-    monkeypatch.setattr(family_step, "choose_fastest", lambda _: FIRST)
+    monkeypatch.setattr(trial_sequence, "choose_fastest", lambda _: FIRST)
     train(tried, 33)
     for _ in range(100):
         assert tried.settled and tried.runs_several
@@ -161,7 +164,7 @@ def test_graphs_of_several_steps_run_until_step_times_change_and_strategies_are_
         num_calls += 1
     assert 8 < num_calls < 2000  # two comparisons at least
     assert first.step_number == 33 + 4 * (100 + num_calls)
-    monkeypatch.setattr(family_step, "choose_fastest", lambda _: OTHER)
+    monkeypatch.setattr(trial_sequence, "choose_fastest", lambda _: OTHER)
     train(tried, 5 + 32)
     assert train(tried, 1) == ["other"] and tried.settled and not tried.runs_several
 
@@ -174,3 +177,48 @@ def test_script_that_runs_several_steps_before_trials_end_trains_by_data_paralle
     assert tried._candidates.left_out == {OTHER: SEVERAL}
     assert train(tried, 2) == [first.step_number - 1, first.step_number]
     assert not other.undoable
+
+
+@pytest.mark.parametrize(("scales", "num_steps"), [([{"w": 2.0}] * 3, 3), ([{"w": 2.0}, {}], 2)])
+def test_strategy_repeats_other_steps_if_a_weight_has_another_scale(
+    scales: list[dict[str, float]],
+    num_steps: int,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other draws may show one by chance."""
+    found = iter(scales)
+
+    def repeat(*_: Any) -> RepeatedStep:
+        return RepeatedStep("repeated", 1.0, "", next(found))
+
+    monkeypatch.setattr(family_candidates.repeated_step, "repeat", repeat)
+    monkeypatch.setattr(tried._candidates, "_time_repeated", lambda *_: "")
+    tried._candidates._repeated.clear()
+    assert train(tried, num_steps) == ["repeated"] * num_steps
+    assert train(tried, 1) != ["repeated"]
+    assert ("'w'" in tried._candidates.left_out.get(OTHER, "")) is (num_steps == 3)
+
+
+@pytest.mark.parametrize("use_of_rows", ["", "an op"])
+def test_rows_are_known_although_one_rank_is_slow(
+    use_of_rows: str, first: DataParallelism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pipelines take sparse gradients if the step uses their sums alone."""
+    options = config.resolve({"progress": False})
+    families = [ALONE, OTHER]
+    step = FamilyStep(lambda inputs: None, options, cast(TrainingFunction, first), families)
+    candidates, alone = step._candidates, Other()
+    candidates.steps |= {ALONE: cast(CandidateStep, alone), OTHER: cast(CandidateStep, Other())}
+    candidates.leave_out(ALONE, "slow", is_slow=True)
+
+    def trace(*_: Any) -> None:
+        alone.use_of_rows = use_of_rows
+
+    monkeypatch.setattr(alone, "rejects", trace)
+    monkeypatch.setattr(first, "gathers_rows", True)
+    monkeypatch.setattr(candidates.forecast, "describe_slow", lambda _: "")
+    candidates.check((), {}, [], False, lambda: 1.0)
+    assert (OTHER in candidates.left_out) is bool(use_of_rows)
+    assert use_of_rows in candidates.left_out.get(OTHER, "")

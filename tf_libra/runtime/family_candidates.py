@@ -7,36 +7,23 @@ its trace, and then repeats one step of data parallelism, which is undone (`same
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from tf_libra import config
-from tf_libra.autotune import TuningResult
 from tf_libra.internal import formatting
 from tf_libra.planning.allowed_differences import JOINT_RESULTS
 from tf_libra.runtime import repeated_step
 from tf_libra.runtime.family_choice import FamilyChoice
+from tf_libra.runtime.family_forecast import FamilyForecast
 from tf_libra.runtime.family_options import (
     available_families,
     describe_error,
     job_against,
     last_line,
-    reason_against,
+    rows_against,
 )
-from tf_libra.runtime.family_prediction import (
-    Reference,
-    describe_slow,
-    measure_layers,
-    predict_families,
-)
-from tf_libra.runtime.family_trials import (
-    FAR_FASTER,
-    FIRST,
-    HOPELESS,
-    LEAST_STEPS,
-    SURPLUS,
-    contradicts_links,
-)
+from tf_libra.runtime.family_prediction import describe_slow
+from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, SURPLUS
 from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.runtime.strategy_kinds import (
     StrategyKind,
@@ -44,7 +31,6 @@ from tf_libra.runtime.strategy_kinds import (
     resolve_strategy,
 )
 from tf_libra.runtime.training_step import TrainingFunction
-from tf_libra.specs.layer_graph import LayerGraph
 
 
 class FamilyCandidates:
@@ -53,13 +39,9 @@ class FamilyCandidates:
     Attributes:
         steps: steps of the strategies that these options allow, by name.
         left_out: reasons of strategies that do not take part, by name.
-        predicted: predicted seconds of steps, by name.
         slow: names of strategies that are left out because they are slow.
-        bounds: names of strategies that take at most as long as predicted.
-        reference: data parallelism as measured; None before, or if it was not.
+        forecast: predictions of their steps.
         arguments: arguments that predictions chose, by name.
-        layers: measured layers for the joint batch, equal on all ranks; None without.
-        batch: examples of that batch.
     """
 
     def __init__(
@@ -124,17 +106,12 @@ class FamilyCandidates:
             self.steps[name] = self._make_step(name)
         self._followed, self.arguments = "", {}
         self.left_out = dict(self._impossible)
-        self.predicted: dict[str, float] = {}
-        self.bounds, self.slow = set[str](), set[str]()
-        self.reference: Reference | None = None
-        self._conclusion: TuningResult | None = None  # of the reference
-        self.layers: LayerGraph | None = None
-        self.batch = 0
+        self.slow = set[str]()
+        kinds = {name: (kind, given["strategy"]) for name, (kind, given) in self._options.items()}
+        self.forecast = FamilyForecast(self._first, self.steps, kinds)
         # By their traces, and by a repeated step.
         self._accepted, self._repeated = set[str](), set[str]()
         self._scales: dict[str, repeated_step.ScaleEvidence] = {}
-        self._largest_speedup = math.inf  # of data parallelism over one worker, predicted
-        self._usual = math.inf  # seconds of a step of data parallelism
 
     @property
     def eligible(self) -> dict[str, CandidateStep]:
@@ -156,13 +133,6 @@ class FamilyCandidates:
         """Names of the strategies that have repeated a step, and compute the same."""
         return [name for name in self.eligible if name in self._repeated]
 
-    def predict_all(self) -> dict[str, float]:
-        """Returns seconds of a step by strategy: measured for data parallelism, else predicted."""
-        if self.reference is None:
-            return {}
-        others = {name: self.predicted[name] for name in self.verified if name in self.predicted}
-        return {FIRST: self.reference.compared.step_seconds, **others}
-
     @property
     def num_others(self) -> int:
         """Number of strategies that may replace data parallelism once step times change."""
@@ -175,52 +145,13 @@ class FamilyCandidates:
         self._accepted -= self.slow
         self._repeated -= self.slow
         self.slow = set()
-        self._usual = math.inf
+        self.forecast.usual_seconds = math.inf
 
     def plan_again(self) -> None:
         """Lets strategies be predicted, and planned, with layers and links as they are now."""
         for step in self.steps.values():
             step.plan_again(with_layers=True)
-        self.predicted.clear()
-        self.bounds.clear()
-
-    def update_predictions(self) -> None:
-        """Takes the predictions of plans, with transfers that these leave out."""
-        for name in self.eligible:
-            seconds = self._seconds_under_plan(name)
-            if seconds is not None:
-                self.predicted[name] = seconds
-                self.bounds.discard(name)
-
-    def _seconds_under_plan(self, name: str) -> float | None:
-        step, exchange_seconds = self.steps[name], self._kind(name).exchange_seconds
-        seconds = step.predicted_seconds
-        is_known = self.layers is not None and self.reference is not None
-        if seconds is None or exchange_seconds is None or not is_known:
-            return seconds
-        return seconds + exchange_seconds(step.plan, self.layers, self.reference.links)
-
-    def contradicted(self, medians: Mapping[str, float], seconds_left: float) -> list[str]:
-        """Returns strategies whose steps contradict the links of their plans, on all ranks alike.
-
-        Without time to measure links again, and for other turns, there are none.
-
-        Args:
-            medians: measured steps, by name.
-            seconds_left: seconds in which trials may go on.
-        """
-        seconds_left -= LEAST_STEPS * sum(medians.values())
-        plans = {name: self.eligible[name] for name in medians if name in self.eligible}
-        seconds = {name: self._seconds_under_plan(name) for name in plans}
-        found = [
-            name
-            for name, predicted in seconds.items()
-            if predicted and contradicts_links(medians[name], predicted, plans[name].link_share)
-        ]
-        is_late = seconds_left < 0
-        if self.reference is not None:
-            is_late |= bool(self.reference.describe_late(seconds_left, len(found)))
-        return list(self._first.exchange([] if is_late else found)[0])  # rank 0 may know more
+        self.forecast.forget()
 
     def leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
         """Leaves out a strategy; a slow one until step times change."""
@@ -236,17 +167,20 @@ class FamilyCandidates:
 
     def leave_out_predicted(self) -> None:
         """Leaves out strategies whose plans are predicted to be far slower."""
-        self.update_predictions()
+        self.forecast.update([*self.eligible])
         for name in self.eligible:
-            seconds = self._seconds_under_plan(name)
-            if seconds is not None and seconds > FAR_FASTER * self._usual:
-                usual = formatting.time(self._usual)
+            seconds, usual_seconds = (
+                self.forecast.seconds_under_plan(name),
+                self.forecast.usual_seconds,
+            )
+            if seconds is not None and seconds > FAR_FASTER * usual_seconds:
+                usual = formatting.time(usual_seconds)
                 reason = f"its step is predicted to take {formatting.time(seconds)}"
                 self.leave_out(name, f"{reason}, and one of {FIRST} took {usual}", is_slow=True)
 
     def leave_out_surplus(self, most: int) -> None:
         """Leaves out the strategies with the slowest predictions, except `most` others."""
-        ranked = sorted(self.eligible, key=lambda name: self.predicted.get(name, math.inf))
+        ranked = sorted(self.eligible, key=lambda name: self.forecast.predicted.get(name, math.inf))
         for name in ranked[most:]:
             self.leave_out(name, SURPLUS, is_slow=True)
 
@@ -271,21 +205,16 @@ class FamilyCandidates:
         """
         # The first step under a plan is traced for it. Ranks may have different log directories.
         everyone = self._first.exchange([list(plan_seconds[1:]), self._has_logdir])
-        seconds = [theirs for theirs, _ in everyone]
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
-        before, self._conclusion = self._conclusion, self._first.state.conclusion
-        is_current = not is_repeated or self._conclusion is not before
-        self.reference = Reference.from_result(self._conclusion, seconds, is_repeated, is_current)
-        if is_repeated and self.reference is not None:
-            self._usual = self.reference.compared.step_seconds
-        slow = {name: self._reason_slow(name) for name in self.eligible}
+        self.forecast.refer([seconds for seconds, _ in everyone], is_repeated)
+        slow = {name: self.forecast.describe_slow(name) for name in self.eligible}
         self._leave_out_everywhere(dict.fromkeys(slow, job_against(self._first)))
         self._leave_out_everywhere(slow, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
         rejected = {name: self._reason_to_reject(name, args, kwargs) for name in alone}
         self._leave_out_everywhere(rejected)
         others = [name for name in self._unchecked if name not in alone]
-        reasons = {name: self._reason_against(name, args, kwargs) for name in others}
+        reasons = {name: self._rows_against(name, args, kwargs) for name in others}
         self._leave_out_everywhere(reasons)
         self._predict(args, kwargs)
         self._leave_out_late(seconds_left())
@@ -311,9 +240,9 @@ class FamilyCandidates:
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies whose steps are predicted to be slower, on all ranks alike."""
-        kinds, alone = {name: self._kind(name) for name in self.steps}, self.alone
-        names = [name for name in self.eligible if kinds[name].predict is not None]
-        if alone is None or self.reference is None:
+        forecast, alone = self.forecast, self.alone
+        names = [name for name in self.eligible if self._kind(name).predict is not None]
+        if alone is None or forecast.reference is None:
             return
         if not names and (alone in self.left_out or not self._saves_layers):
             return
@@ -322,23 +251,20 @@ class FamilyCandidates:
             # What one rank cannot compute, stages cannot either.
             self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
             return
-        most = self.reference.num_repeats if names else 1
         # Stages have dense gradients, which one rank may not have.
         measured = names[0] if names and self.steps[alone].use_of_rows == "" else alone
-        reason = self._measure(measured, (args, kwargs), most, is_possible)
-        if self.layers is None:
+        reason = forecast.measure(measured, args, kwargs, is_possible, may_repeat=bool(names))
+        if reason:
             self._leave_out_everywhere(dict.fromkeys(names, reason))
             return
-        families = {name: (kinds[name], self._options[name][1]["strategy"]) for name in self.steps}
-        found = predict_families(self.layers, self.reference.links, self.batch, families)
+        found = forecast.predict(self.arguments)
         self._leave_out_everywhere({name: found[name].problem for name in names})
-        seconds = {name: each.seconds for name, each in found.items() if not each.problem}
         if is_possible:  # else microbatches have to fit into memory, and fewer may not
-            self._complete({name: found[name].arguments for name in names})
-        self.predicted, self.bounds = self.predicted | seconds, self.bounds - seconds.keys()
-        tried = {name: taken for name, taken in seconds.items() if name in self.eligible}
+            self._complete({name: found[name].arguments for name in self._unchecked})
+        seconds = forecast.predicted
+        tried = {name: seconds[name] for name in self.eligible if name in seconds}
         if tried.keys() & {*names}:
-            slow = describe_slow(tried, self.reference.compared.step_seconds, alone)
+            slow = describe_slow(tried, forecast.reference.compared.step_seconds, alone)
             self._leave_out_everywhere(slow, slow)
 
     def _complete(self, arguments: Mapping[str, Mapping[str, Any]]) -> None:
@@ -350,37 +276,24 @@ class FamilyCandidates:
                 self.steps[name] = self._make_step(name, strategy=strategy)
                 self.arguments[name] = values
 
-    def _measure(self, name: str, given: tuple[Any, Any], repeats: int, is_joint: bool) -> str:
-        """Measures layers on all ranks; returns why they are not known, in a clause."""
-        assert self.reference is not None
-        _, num_ranks = self._first.rendezvous.rank_and_size
-        measure = partial(self.steps[name].measure_layers, *given, num_ranks, repeats, is_joint)
-        layers, self.batch, reason = measure_layers(self.reference, measure)
-        everyone = self._first.exchange([layers and layers.to_document(), reason])
-        if reasons := [theirs for _, theirs in everyone if theirs]:
-            self.batch = 0
-            return str(reasons[0])
-        self.layers = LayerGraph.mean([LayerGraph.from_document(graph) for graph, _ in everyone])
-        return ""
-
     def _leave_out_late(self, seconds_left: float) -> None:
         """Leaves out strategies whose plans need more time to measure than there is."""
         names = [name for name in self.eligible if self._kind(name).predict is not None]
-        if self.reference is None or not names:
+        if self.forecast.reference is None or not names:
             return
-        late = self.reference.describe_late(seconds_left, len(names))
+        late = self.forecast.reference.describe_late(seconds_left, len(names))
         self._leave_out_everywhere(dict.fromkeys(names, late))
 
-    def _reason_against(self, name: str, args: Any, kwargs: Any) -> str:
+    def _rows_against(self, name: str, args: Any, kwargs: Any) -> str:
         kind, alone, use_of_rows = self._kind(name), self.alone, None
         if self._first.gathers_rows and alone is not None and not kind.trains_alone:
             if self.steps[alone].use_of_rows is None:  # it is slow, and has not been traced
                 self._rejects(alone, args, kwargs)
             use_of_rows = self.steps[alone].use_of_rows
-        return reason_against(self._first, kind, use_of_rows)
+        return rows_against(self._first, kind, use_of_rows)
 
     def _reason_to_reject(self, name: str, args: Any, kwargs: Any) -> str | None:
-        return self._reason_against(name, args, kwargs) or self._rejects(name, args, kwargs)
+        return self._rows_against(name, args, kwargs) or self._rejects(name, args, kwargs)
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.rank_and_size
@@ -392,21 +305,6 @@ class FamilyCandidates:
             reason = describe_error(error)
         return reason and last_line(reason)
 
-    def _reason_slow(self, name: str) -> str:
-        """Returns why a strategy is too slow, by predictions; empty if it may be fast."""
-        reference, kind = self.reference, self._kind(name)
-        if reference is None:
-            return "" if kind.trains_alone else f"nothing predicts its step or one of {FIRST}"
-        compared = reference.compared
-        self._largest_speedup = compared.speedup
-        if not kind.trains_alone:
-            return reference.describe_bound(kind)
-        self.predicted[name] = compared.one_worker_seconds
-        self.bounds.add(name)
-        if compared.speedup > HOPELESS:
-            return f"it is predicted to be far slower: {compared.describe()}"
-        return ""
-
     def follow(self, choice: FamilyChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether the choice of an earlier job, with its plan, fits this step."""
         name = choice.name
@@ -417,7 +315,7 @@ class FamilyCandidates:
             if plan_type is not None:  # else it plans again before its first step
                 plan = plan_type.from_json(choice.plan)
                 self.steps[name] = self._make_step(name, plan=plan)
-            reason = self._reason_to_reject(name, args, kwargs)
+            reason = job_against(self._first) or self._reason_to_reject(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
                 self.steps[name] = usual
@@ -472,9 +370,10 @@ class FamilyCandidates:
             args: of the step.
             kwargs: of the step.
         """
-        everyone = self._first.exchange((self._largest_speedup > FAR_FASTER, usual))
+        forecast = self.forecast
+        everyone = self._first.exchange((forecast.largest_speedup > FAR_FASTER, usual))
         usual = max(seconds for _, seconds in everyone)
-        self._usual = min(self._usual, usual)
+        forecast.usual_seconds = min(forecast.usual_seconds, usual)
         if not self._kind(name).trains_alone or not any(may_be_slow for may_be_slow, _ in everyone):
             return ""
         for _ in range(2):  # the first may be slow by chance

@@ -65,16 +65,14 @@ def job_against(first: "TrainingFunction") -> str:
     return first.rendezvous.options.family_conflict
 
 
-def reason_against(first: "TrainingFunction", kind: StrategyKind, use_of_rows: str | None) -> str:
-    """Returns why strategies of another kind cannot train; empty if they may.
+def rows_against(first: "TrainingFunction", kind: StrategyKind, use_of_rows: str | None) -> str:
+    """Returns why strategies of another kind cannot train sparse gradients; empty if they may.
 
     Args:
         first: the step under data parallelism.
         kind: kind of the strategies.
         use_of_rows: see `CandidateStep`.
     """
-    if reason := job_against(first):
-        return reason
     if first.gathers_rows and first.rendezvous.options.sparse_as_dense == "rows":
         return 'sparse_as_dense="rows" adds rows of one id, which no other strategy does'
     if first.gathers_rows and not kind.trains_alone and use_of_rows != "":

@@ -31,8 +31,8 @@ def compare_families(
         chosen: name of the strategy that goes on; empty before it is known.
         untimed: why it was chosen by prediction, in a clause; empty if it was not.
     """
-    reference, conclusion = candidates.reference, first.state.conclusion
-    predicted: dict[str, float | None] = {**candidates.predicted}
+    forecast, conclusion = candidates.forecast, first.state.conclusion
+    predicted: dict[str, float | None] = {**forecast.predicted}
     if conclusion is not None:
         predicted[FIRST] = conclusion.predicted_step(conclusion.plan)
     rows = [
@@ -41,7 +41,7 @@ def compare_families(
             predicted.get(name),
             medians.get(name),
             candidates.left_out.get(name, ""),
-            name in candidates.bounds,
+            name in forecast.bounds,
             name in candidates.slow,
             describe_arguments(candidates.arguments.get(name, {})),
         )
@@ -53,9 +53,9 @@ def compare_families(
         tuple(rows),
         chosen,
         _compare_with_one_worker(first, candidates, medians),
-        1 if reference is None else reference.num_threads,
-        candidates.batch,
-        candidates.layers,
+        1 if forecast.reference is None else forecast.reference.num_threads,
+        forecast.batch,
+        forecast.layers,
         untimed,
     )
 
@@ -64,7 +64,7 @@ def _compare_with_one_worker(
     first: TrainingFunction, candidates: FamilyCandidates, medians: Mapping[str, float]
 ) -> OneWorkerComparison | None:
     """Returns the fastest strategy of several workers against one; None if unknown."""
-    reference, alone = candidates.reference, candidates.alone
+    reference, alone = candidates.forecast.reference, candidates.alone
     several = [seconds for name, seconds in medians.items() if name != alone]
     if alone is None or alone not in medians:
         if reference is None or (alone is not None and candidates.steps[alone].exceeds_memory):

@@ -9,7 +9,6 @@ All strategies train the same variables, which each synchronizes when its turn b
 
 import dataclasses
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,26 +24,12 @@ from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_choice import FamilyWatch
 from tf_libra.runtime.family_options import describe_error
 from tf_libra.runtime.family_report import compare_families, record_families, show_families
-from tf_libra.runtime.family_trials import (
-    FIRST,
-    MAX_MEASURED_PER_RANK,
-    MAX_SECONDS,
-    MAX_UNLIKE,
-    REFERENCE_STEPS,
-    SEVERAL,
-    UNLIKE,
-    UNTIMED,
-    Turns,
-    choose_fastest,
-    combine_ranks,
-    count_trials,
-    describe_unmeasured,
-    most_strategies,
-)
-from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TrialError, TuningState
+from tf_libra.runtime.family_trials import FIRST, SEVERAL, count_trials
+from tf_libra.runtime.protocol import CandidateStep, TrialError, TuningState
 from tf_libra.runtime.same_step import kinds_of_arguments
 from tf_libra.runtime.training_step import TrainingFunction
 from tf_libra.runtime.trial_clock import TrialClock
+from tf_libra.runtime.trial_sequence import TrialSequence
 
 
 class FamilyStep:
@@ -90,22 +75,12 @@ class FamilyStep:
 
     def _begin_trials(self, is_repeated: bool) -> None:
         """Begins trials, the first of a job, or others after step times have changed."""
-        self._is_repeated = is_repeated
-        self._candidates.reconsider_slow()
-        self._medians: dict[str, float] = {}
-        self._source = ""  # of the medians, if it is an earlier job
+        self._trials = TrialSequence(
+            self._first, self._candidates, self._clock, self._log, is_repeated
+        )
         self._families: FamilyComparison | None = None  # once one of them is chosen
         self._active = FIRST
-        self._is_checked = False
-        self._turns = Turns()
-        self._clock.begin()
-        self._num_unlike = 0  # steps meanwhile whose batches differ in kind between ranks
-        self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
-        self._num_measured: defaultdict[str, int] = defaultdict(int)  # steps of measurements
         self._is_chosen = False
-        self._has_measured_links = False
-        self._untimed = ""  # why the strategy is chosen by prediction, in a clause
-        self._is_lasting = True  # whether later jobs may rely on the choice
 
     def _number_steps_from(self, number: int) -> None:
         """Numbers the next step of every strategy after a step, as the script counts them."""
@@ -129,18 +104,13 @@ class FamilyStep:
         return [self._first, *self._candidates.steps.values()]
 
     @property
-    def _members(self) -> dict[str, TrainingStep]:
-        """Steps of the strategies that take part in trials, by name."""
-        return {FIRST: self._first, **self._candidates.eligible}
-
-    @property
     def _step(self) -> TrainingFunction | CandidateStep:
         return self._first if self._active == FIRST else self._candidates.steps[self._active]
 
     @property
     def state(self) -> TuningState:
         """Phase of the strategy of the last step, "race" while turns are timed; tuning's result."""
-        is_racing = self._turns.have_begun and not self._is_chosen
+        is_racing = self._trials.turns.have_begun and not self._is_chosen
         phase = Phase.RACE if is_racing else self._step.state.phase
         return dataclasses.replace(self._first.state, phase=phase)
 
@@ -173,13 +143,14 @@ class FamilyStep:
         """Clause that follows the comparison with one worker."""
         if not self._is_chosen:
             return ""
-        trials = f"in interleaved steps{self._source}; " if self._medians else ""
+        source = self._trials.source
+        trials = f"in interleaved steps{source}; " if self._trials.medians else ""
         return f"{trials}active: {self._chosen}"
 
     def _compare_families(self) -> FamilyComparison:
-        chosen = self._chosen if self._is_chosen else ""
-        untimed = self._untimed if self._is_chosen else ""
-        return compare_families(self._first, self._candidates, self._medians, chosen, untimed)
+        trials, is_chosen = self._trials, self._is_chosen
+        chosen, untimed = (self._chosen, trials.untimed) if is_chosen else ("", "")
+        return compare_families(self._first, self._candidates, trials.medians, chosen, untimed)
 
     def _with_cost(self, families: FamilyComparison) -> FamilyComparison:
         cost = None if self._is_alone else self._clock.cost
@@ -246,42 +217,25 @@ class FamilyStep:
         Only data parallelism trains others, such as the last batches of an epoch. The others would
         wait for a rank that traces the step again. Trials end for all ranks if they do for one.
         """
-        is_tuning = not (self._is_chosen or self._turns.have_begun or self._first.settled)
-        if is_tuning or (self._is_chosen and self._chosen == FIRST):
+        has_begun = self._trials.turns.have_begun or self._first.settled
+        if (self._chosen == FIRST) if self._is_chosen else not has_begun:
             return True
         kinds = [*kinds_of_arguments((args, kwargs)), *values]
-        is_slow, is_late = self._turns.total_seconds > MAX_SECONDS, self._clock.seconds_left() < 0
-        everyone = self._first.exchange_in_step([kinds, is_slow, is_late])
+        everyone = self._first.exchange_in_step([kinds, *self._trials.limits])
         if not self._is_chosen:
-            if any(is_slow for _, is_slow, _ in everyone):
-                self._turns.end_after_round()
-            if any(is_late for _, _, is_late in everyone):
-                self._end_late()
-        if all(kinds == everyone[0][0] for kinds, _, _ in everyone):
+            self._trials.end_at_limits([limits for _, *limits in everyone])
+        if all(kinds == everyone[0][0] for kinds, *_ in everyone):
             return True
-        self._num_unlike += not self._is_chosen
-        if self._num_unlike == MAX_UNLIKE and not self._is_chosen:  # trials would never end
-            self._candidates.leave_out_unless((), UNLIKE)
+        if not self._is_chosen and self._trials.add_unlike():  # trials would never end
             self._choose(FIRST)
         return False
-
-    def _end_late(self) -> None:
-        """Lets only strategies be chosen that are timed, or predicted if fewer than two are."""
-        timed = [name for name, seconds in self._turns.seconds.items() if seconds]
-        self._turns.end()
-        if self._medians:  # of other turns, which are known
-            return
-        if len(timed) < 2:
-            self._untimed = self._clock.describe_late()
-            timed = self._candidates.verified
-        self._candidates.leave_out_unless(timed, UNTIMED, is_slow=True)
 
     def _run_several(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int) -> Any:
         """Runs a graph of several steps, which data parallelism alone has.
 
         It is no trial: if step times have changed, the single steps that follow are.
         """
-        if not self._is_chosen and not self._turns.have_begun:  # none may follow
+        if not self._is_chosen and not self._trials.turns.have_begun:  # none may follow
             self._candidates.leave_out_unless((), SEVERAL)
             self._is_chosen, self._chosen = True, FIRST
         if self._is_chosen and self._chosen == FIRST and not self._has_drifted():
@@ -310,10 +264,10 @@ class FamilyStep:
         else:
             self._first.count_other_step(name)
             return result
-        self._turns.leave_out(name)
+        self._trials.turns.leave_out(name)
         if self._is_chosen:
-            self._untimed = ""
-            self._choose(self._fastest)
+            self._trials.untimed = ""
+            self._choose(self._trials.fastest)
         self._active = FIRST
         return self._first.step(args, kwargs)
 
@@ -332,129 +286,37 @@ class FamilyStep:
 
     def _run_trial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._clock.count_step()
-        is_open = not (self._turns.have_begun or self._untimed)
-        if is_open and self._is_reference_timed:
-            if not self._is_checked:
-                self._is_checked = True
-                times = self._plan_seconds, self._is_repeated, self._clock.seconds_left
-                self._candidates.check(args, kwargs, *times)
-            candidate = self._candidates.next_repeated
-            if candidate is not None:
-                return self._candidates.repeat(candidate, args, kwargs)
-        is_timed = self._advance()
-        name = self._active
+        repeated = self._trials.next_repeated(args, kwargs)
+        if repeated is not None:
+            return self._candidates.repeat(repeated, args, kwargs)
+        name, is_timed, is_chosen = self._trials.next_step()
+        self._active = name
+        if is_chosen:
+            self._choose(name)
         is_under_plan = name == FIRST and self._first.state.phase is Phase.RUN
         start = time.perf_counter()
         result = self._run_active(args, kwargs)
         seconds = time.perf_counter() - start
         self._watch.record_trial(seconds)
-        if is_under_plan:
-            self._plan_seconds.append(seconds)
         if name != FIRST:
             seconds -= self._candidates.steps[name].undo_seconds
-        if is_timed and self._active == name:  # it has not failed
-            self._turns.record(seconds)
+        has_run = self._active == name  # it has not failed
+        self._trials.record(seconds, is_timed and has_run, is_under_plan)
         return result
-
-    @property
-    def _is_reference_timed(self) -> bool:
-        """Returns whether data parallelism, with which others are compared, has been measured."""
-        is_timed = not self._is_repeated or len(self._plan_seconds) >= REFERENCE_STEPS
-        return self._first.settled and is_timed
-
-    def _advance(self) -> bool:
-        """Sets the strategy of the next step; returns whether the step belongs to a turn."""
-        if self._untimed:
-            self._choose_predicted()
-            return False
-        if not self._turns.have_begun:
-            if not self._is_reference_timed:
-                return False
-            if self._is_short():
-                return False
-            most = MAX_MEASURED_PER_RANK * self._first.rendezvous.rank_and_size[1]
-            for name, step in self._members.items():
-                if step.settled:
-                    continue
-                if self._num_measured[name] < most:
-                    self._num_measured[name] += 1
-                    self._active = name
-                    return False
-                self._candidates.leave_out(name, describe_unmeasured(most))
-            self._candidates.leave_out_predicted()
-            if self._is_short():
-                return False
-            self._candidates.leave_out_surplus(most_strategies(self._clock.steps_left) - 1)
-            if len(self._members) > 1:
-                self._turns = Turns(tuple(self._members), self._clock.steps_left)
-        if self._turns.next:
-            self._active = self._turns.next
-            return True
-        if self._turns.have_begun:
-            # Those of all turns count, not of the few of other turns that have ended early.
-            if not (self._has_measured_links and self._turns.have_ended_early):
-                self._medians |= combine_ranks(self._first.exchange(self._turns.seconds))
-            if self._begin_turns_again():
-                return True
-            self._candidates.update_predictions()
-        self._choose(self._fastest)
-        return False
-
-    def _begin_turns_again(self) -> bool:
-        """Returns whether strategies have other turns, with links measured again, which is once."""
-        if self._has_measured_links or self._clock.is_short:
-            return False
-        names = self._candidates.contradicted(self._medians, self._clock.seconds_left())
-        if not names:
-            return False
-        turns = tuple(dict.fromkeys((self._fastest, *names)))
-        if len(turns) > most_strategies(self._clock.steps_left):
-            return False
-        self._has_measured_links = True
-        for name in names:
-            self._log(f"{name} contradicts its prediction, and links are measured again")
-            self._candidates.steps[name].plan_again(with_layers=False)
-        self._turns = Turns(turns, self._clock.steps_left)
-        self._active = self._turns.next
-        return True
-
-    def _is_short(self) -> bool:
-        """Returns whether too few steps are left for turns, and then chooses by prediction."""
-        if len(self._members) < 2 or not self._clock.is_short:
-            return False
-        self._untimed = self._clock.describe_short()
-        self._choose_predicted()
-        return True
-
-    def _choose_predicted(self) -> None:
-        """Goes on with the strategy whose predicted step is the shortest; FIRST without any."""
-        self._is_lasting = False  # a later job may have time for trials
-        seconds = self._candidates.predict_all()
-        self._candidates.leave_out_unless([*seconds], UNTIMED, is_slow=True)
-        if len(self._members) < 2:
-            self._untimed = ""
-        name, *_ = self._first.exchange(choose_fastest(seconds) if len(seconds) > 1 else FIRST)
-        self._choose(name)
-
-    @property
-    def _fastest(self) -> str:
-        """The fastest strategy that takes part; of an earlier job, not all that were timed do."""
-        seconds = {name: self._medians[name] for name in self._members if name in self._medians}
-        return choose_fastest(seconds) if FIRST in seconds else FIRST
 
     def _choose(self, name: str) -> None:
         """Goes on with a strategy."""
         self._active, self._chosen, self._is_chosen = name, name, True
         families = self._compare_families()
         self._show_families(families)
-        self._watch.on_chosen(self._medians.get(name))
-        if self._is_lasting:
+        self._watch.on_chosen(self._trials.medians.get(name))
+        if self._trials.is_lasting:
             store_choice(self._first, families, self._candidates.steps.get(name))
 
     def _show_families(self, families: FamilyComparison) -> None:
         self._families = families
         self._clock.end_trials()
-        show_families(self._first, families, self._remark, bool(self._medians))
+        show_families(self._first, families, self._remark, bool(self._trials.medians))
 
     def _record_families(self) -> None:
         """Writes the families with what trials have cost so far."""
@@ -468,10 +330,11 @@ class FamilyStep:
         choice = load_choice(self._first)
         if choice is None or not self._candidates.follow(choice, args, kwargs):
             return
-        self._source, self._medians = " of an earlier job", choice.measured_seconds
+        self._trials.source = " of an earlier job"
+        self._trials.medians = choice.measured_seconds
         self._active = self._chosen = choice.name
         self._is_chosen = True
-        self._watch.on_chosen(self._medians.get(choice.name))
+        self._watch.on_chosen(self._trials.medians.get(choice.name))
         self._show_families(choice.families)
 
     def _log(self, message: str) -> None:
