@@ -164,7 +164,8 @@ def test_pipeline_is_drawn_predicted_above_measured(browser: Tab, empty: tuple[P
         assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
     assert card.text.count("is idle for") == 4
     keys = browser.find(".pipeline .key > span")
-    assert [key.text for key in keys] == ["forward", "backward", "all-reduce", "update"]
+    reduced = ["gradients of all microbatches", "all-reduce", "update"]
+    assert [key.text for key in keys] == ["forward", "backward", *reduced]
     assert len({key.location["y"] for key in keys}) == 1
     burst_is_drawn(browser, burst)
     assert browser.trouble() == []
