@@ -66,13 +66,16 @@ def values(variables: Any) -> dict[str, Any]:
 
 
 def compared(train: Callable[[Wrap, Share], tuple[Any, Any]], **options: Any) -> Any:
-    """Runs `train` alone on joint batches, and here on shards; it returns variables and a value."""
-    alone, _ = train(eagerly, whole)
+    """Runs `train` on shards, and on rank 0 alone on joint batches.
+
+    It returns variables, and a value to report.
+    """
     ours, reported = train(optimized(**options), part)
-    cases.save(
-        **{f"alone/{k}": v for k, v in values(alone).items()},
-        **{f"ours/{k}": v for k, v in values(ours).items()},
-    )
+    saved = {f"ours/{k}": v for k, v in values(ours).items()}
+    if RANK == 0:
+        alone, _ = train(eagerly, whole)
+        saved |= {f"alone/{k}": v for k, v in values(alone).items()}
+    cases.save(**saved)
     return reported
 
 
