@@ -93,6 +93,25 @@ def test_guarded_plan_wins_only_if_it_is_significantly_faster(max_steps: int) ->
             assert winners(result)[0] in expected
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_guarded_winner_is_significantly_faster_than_every_other_plan(seed: int) -> None:
+    """Another guarded plan may be, and predictions favour this one."""
+    seconds = [0.098, 0.09, 0.1, 0.1]
+    noise = np.random.default_rng(seed).lognormal(sigma=0.05, size=5000)
+    result, _ = run(
+        lambda index, step: seconds[index] * noise[step],
+        4,
+        seed=seed,
+        predicted=[0.06, 0.1, 0.1, 0.1],
+        error=0.02,
+        guarded=[0, 1],
+    )
+    winner, *others = winners(result)
+    for candidate, other in zip(result.candidates[1:], others, strict=True):
+        compared = result.compare(candidate)
+        assert winner in (2, 3) or other in (0, 1) or compared is None or compared.low > 1
+
+
 def test_known_plans_need_no_first_step() -> None:
     proposed = [(plan(index), None) for index in range(3)]
     racing = race(proposed, BudgetTracker(Budget(max_steps=4)), known={plan(0).fingerprint})

@@ -100,9 +100,11 @@ def race(
         if num_rounds >= ROUNDS_BEFORE_ELIMINATION:
             timings = _timings_of(steps, len(candidates))
             default = _default(favourites, timings)
-            safest = _safest(running, doubtful, timings) if default is None else default
-            running = _eliminate(running, timings, default, safest)
-            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings, safest)
+            kept = _fastest_safe(running, doubtful, timings) if default is None else default
+            is_proven = default is None and doubtful > _unproven(doubtful, timings)
+            running = _eliminate(running, timings, default, kept)
+            target = None if is_proven else kept
+            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings, target)
     ranking = sorted(running, key=lambda index: (index not in favourites[:1], index in doubtful))
     if num_rounds:
         timings = _timings_of(steps, len(candidates))
@@ -110,8 +112,8 @@ def race(
         if winner is None:
             trusted_error = error if num_rounds >= MIN_ROUNDS else None
             predicted = [seconds for _, seconds in candidates]
-            if _safest(running, doubtful, timings) is not None:
-                running = [index for index in running if index not in doubtful]
+            unproven = _unproven(doubtful, timings)
+            running = [index for index in running if index not in unproven] or running
             winner = _select(running, timings, predicted, trusted_error)
         others = (index for index in range(len(candidates)) if index != winner)
         ranking = [winner, *_by_step_time(others, timings)]
@@ -176,21 +178,23 @@ def _default(favourites: Sequence[int], timings: PairedTimings) -> int | None:
     return None
 
 
-def _safest(
+def _fastest_safe(
     running: Sequence[int], doubtful: Collection[int], timings: PairedTimings
 ) -> int | None:
-    """Returns the fastest plan that is not doubtful, which wins unless a doubtful one is faster.
-
-    Returns:
-      The plan; None if a doubtful one is significantly faster, or none is doubtful.
-    """
+    """Returns the fastest plan that is not doubtful; None if all are, or none is."""
     safe = [index for index in running if index not in doubtful]
-    if not doubtful or not safe:
-        return None
-    fastest = _by_step_time(safe, timings)[0]
+    return _by_step_time(safe, timings)[0] if doubtful and safe else None
+
+
+def _unproven(doubtful: Collection[int], timings: PairedTimings) -> set[int]:
+    """Returns the doubtful plans that are not significantly faster than every other plan."""
+    others = [index for index in range(len(timings.log_seconds)) if index not in doubtful]
     level = error_per_comparison(len(timings.log_seconds))
-    is_slower = any(timings.p_value(fastest, index) < level for index in doubtful)
-    return None if is_slower else fastest
+    return {
+        index
+        for index in doubtful
+        if any(timings.p_value(other, index) >= level for other in others)
+    }
 
 
 def _eliminate(
@@ -202,7 +206,7 @@ def _eliminate(
       running: plans in the race.
       timings: comparison of their steps.
       default: plan that wins unless another is significantly faster; None for the fastest.
-      safest: plan that stays, too; None if there is none.
+      safest: the fastest plan that is not doubtful, which stays, too; None if none is doubtful.
     """
     best = _by_step_time(running, timings)[0]
 
