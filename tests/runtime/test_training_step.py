@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -73,6 +74,23 @@ def test_step_under_a_strategy_of_tensorflow_is_rejected() -> None:
     training_step = training()
     with tf.distribute.MirroredStrategy(["cpu:0"]).scope(), pytest.raises(ValueError):
         training_step.step((tf.constant(1.0),), {})
+
+
+def test_interrupt_at_the_end_of_the_data_ends_the_other_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait until the data of all ranks have ended."""
+    training_step = training()
+    rendezvous = mock.Mock(is_over=False, is_alone=False)
+    rendezvous.check_sync_point.side_effect = KeyboardInterrupt
+    end = tf.errors.OutOfRangeError(None, None, "end of sequence")
+    monkeypatch.setattr(training_step, "_rendezvous", rendezvous)
+    monkeypatch.setattr(training_step, "_synchronous_step", mock.Mock(side_effect=end))
+    with pytest.raises(KeyboardInterrupt):
+        training_step.step((tf.constant(1.0),), {})
+    cause, error = rendezvous.abort.call_args.args
+    assert isinstance(cause, KeyboardInterrupt)
+    assert error is end
 
 
 def test_functions_of_one_name_have_different_identities() -> None:

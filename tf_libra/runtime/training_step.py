@@ -17,7 +17,7 @@ from tf_libra.autotune import Phase, Tuner, tune
 from tf_libra.capture import finite_check, instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context
 from tf_libra.capture.gradient_weight import gradient_weight, is_weighted
-from tf_libra.coordination.control_plane import Control, EngineError, between_steps
+from tf_libra.coordination.control_plane import Control, between_steps
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
@@ -302,15 +302,18 @@ class TrainingFunction:
         if cause is not error:
             raise cause from error
 
-    def _end_of_data(self) -> tf.errors.OpError | EngineError | None:
-        """Returns None if every rank's data end here, else the error that contradicts it."""
+    def _end_of_data(self) -> BaseException | None:
+        """Returns None if every rank's data end here, else what contradicts or interrupts it."""
         try:
-            self._rendezvous.check_sync_point(between_steps("the end of the data"))
-            assert self._rendezvous.control is not None
-            self._sharded.complete(self._rendezvous.control)
-        except (tf.errors.OpError, EngineError) as error:
+            step_interrupts().during(self._complete_end_of_data)
+        except BaseException as error:
             return error
         return None
+
+    def _complete_end_of_data(self) -> None:
+        self._rendezvous.check_sync_point(between_steps("the end of the data"))
+        assert self._rendezvous.control is not None
+        self._sharded.complete(self._rendezvous.control)
 
     def _synchronous_step(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int
