@@ -21,7 +21,7 @@
 #include "ops/lanes/wire_format.h"
 #include "ops/pending_gathers.h"
 #include "ops/profiler_events.h"
-#include "ops/weight_backups.h"
+#include "ops/step_backups.h"
 
 namespace tf_libra {
 namespace {
@@ -158,6 +158,7 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
                     "an engine is running in this process; close it first");
     }
     tf_libra::PendingGathers::Global().ForgetFailure();
+    tf_libra::StepBackups::Global().Reset();
     auto meeting =
         tf_libra::MeetingOf(world_size, hosts, ports, machines, local_hosts, secret, num_lanes);
     meeting.rank = rank;
@@ -365,12 +366,28 @@ int TfLibraAwaitGathers(double seconds) {
   return Guarded([&] { return tf_libra::PendingGathers::Global().AwaitAll(seconds); });
 }
 
-int TfLibraRestoreWeights() {
+int TfLibraEndCall() {
   return Guarded([] {
-    tf_libra::WeightBackups::Global().Restore();
+    tf_libra::StepBackups::Global().EndCall();
     return Status();
   });
 }
+
+int TfLibraKeepChanges() {
+  return Guarded([] {
+    tf_libra::StepBackups::Global().KeepChanges();
+    return Status();
+  });
+}
+
+int TfLibraUndoSteps() {
+  return Guarded([] {
+    tf_libra::StepBackups::Global().Undo();
+    return Status();
+  });
+}
+
+int64_t TfLibraNumCompleteSteps() { return tf_libra::StepBackups::Global().num_complete(); }
 
 int TfLibraClose(const char* why) {
   return Guarded([&] {

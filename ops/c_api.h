@@ -80,9 +80,20 @@ int TfLibraTakeExecuted(const char* function, const char** json);
 // the engine started. DeadlineExceeded: none has ended for `seconds`. Needs no engine.
 int TfLibraAwaitGathers(double seconds);
 
-// Undoes the updates of weights that have not been gathered since, when a step has failed. Needs no
-// engine; no step may be running.
-int TfLibraRestoreWeights();
+// The next four are about sharded updates, and need no engine. A step is complete when its weights
+// are gathered.
+//
+// Ends the updates of a step, or of several, when a call has ended well.
+int TfLibraEndCall();
+
+// Keeps the updates of a step that is not complete.
+int TfLibraKeepChanges();
+
+// Undoes the updates of all steps that are not complete. No step may be running.
+int TfLibraUndoSteps();
+
+// The number of complete steps of this engine.
+int64_t TfLibraNumCompleteSteps();
 
 // The seconds that this thread needs to round a byte of float32 to `wire_dtype`, "float16" or
 // "bfloat16", and back, with error feedback if it is not 0; needs no engine.

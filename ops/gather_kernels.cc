@@ -10,7 +10,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/owned_slot.h"
 #include "ops/pending_gathers.h"
-#include "ops/weight_backups.h"
+#include "ops/step_backups.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -29,22 +29,13 @@ using tensorflow::core::RefCountPtr;
 struct Gathered {
   std::vector<RefCountPtr<Var>> variables;
   std::vector<Tensor> wholes;
+  StepBackups::StepPtr step;  // whose updates are gathered; null for another gather
 
   // With each mutex locked.
   void Assign() {
+    if (step != nullptr && !StepBackups::Global().MayAssign(*step)) return;
     for (size_t i = 0; i < variables.size(); ++i) {
       *variables[i]->tensor() = std::move(wholes[i]);
-    }
-  }
-
-  // With each mutex locked, when tensors are half gathered: reads fail, and an assignment succeeds,
-  // as for a variable that has never had a value. Slots keep their owned parts.
-  void Lose() {
-    wholes.clear();
-    for (const auto& variable : variables) {
-      if (SlotOf(variable.get()) != nullptr) continue;
-      *variable->tensor() = Tensor(tensorflow::DT_INVALID);
-      variable->is_initialized = false;
     }
   }
 };
@@ -55,6 +46,8 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     auto operation = std::make_shared<OperationInfo>();
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
     OP_REQUIRES_OK(context, context->GetAttr("in_background", &in_background_));
+    OP_REQUIRES_OK(context, context->GetAttr("of_step", &of_step_));
+    OP_REQUIRES_OK(context, context->GetAttr("ends_step", &ends_step_));
     OP_REQUIRES_OK(context, context->GetAttr("names", &operation->tensor_names));
     OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
     OP_REQUIRES_OK(context, context->GetAttr("first_lane", &operation->first_lane));
@@ -87,21 +80,38 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // Finds the bytes to gather into. The variable's mutex is locked.
-  static absl::Status FindWhole(OpKernelContext* context, Var* variable, Tensor* whole) {
+  // Finds the memory to gather into, with the owned part. The variable keeps its value if the
+  // gather fails. Its mutex is locked.
+  static absl::Status FindWhole(OpKernelContext* context, const Engine& engine, Var* variable,
+                                Tensor* whole) {
     const OwnedSlot* const slot = SlotOf(variable);
     if (slot != nullptr) return Restore(context, *slot, whole);
     const Tensor& present = *variable->tensor();
-    if (present.RefCountIsOne()) {
-      *whole = present;
-      return absl::OkStatus();
-    }
-    // An op has read it since the update, and its output is still used.
     TF_RETURN_IF_ERROR(context->allocate_temp(present.dtype(), present.shape(), whole));
-    if (whole->TotalBytes() > 0) {
-      std::memcpy(whole->data(), present.data(), whole->TotalBytes());
+    const ByteRange owned =
+        OwnedBytes(engine, present.NumElements(), tensorflow::DataTypeSize(present.dtype()));
+    if (owned.size() > 0) {
+      std::memcpy(static_cast<char*>(whole->data()) + owned.begin,
+                  static_cast<const char*>(present.data()) + owned.begin, owned.size());
     }
     return absl::OkStatus();
+  }
+
+  // With each mutex locked.
+  absl::Status Prepare(OpKernelContext* context, const Engine& engine, Gathered* gathered) const {
+    gathered->wholes.resize(gathered->variables.size());
+    for (size_t i = 0; i < gathered->variables.size(); ++i) {
+      Var* const variable = gathered->variables[i].get();
+      TF_RETURN_IF_ERROR(FindWhole(context, engine, variable, &gathered->wholes[i]));
+    }
+    if (of_step_) {
+      gathered->step = StepBackups::Global().BeginGather(gathered->variables, ends_step_);
+    }
+    return absl::OkStatus();
+  }
+
+  static void End(const Gathered& gathered, const Status& status) {
+    if (gathered.step != nullptr) StepBackups::Global().EndGather(gathered.step, status.ok());
   }
 
   AllReduceRequest RequestOf(const Gathered& gathered) const {
@@ -120,21 +130,20 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
     const auto gathered = std::make_shared<Gathered>();
     OP_REQUIRES_OK_ASYNC(context, LookUp(context, gathered.get()), done);
-    gathered->wholes.resize(gathered->variables.size());
     if (in_background_) return StartInBackground(context, engine.get(), gathered, done);
-    for (size_t i = 0; i < gathered->variables.size(); ++i) {
-      Var* const variable = gathered->variables[i].get();
-      const tensorflow::mutex_lock lock(*variable->mu());
-      OP_REQUIRES_OK_ASYNC(context, FindWhole(context, variable, &gathered->wholes[i]), done);
+    {
+      LockedVariables locked;
+      locked.Lock(gathered->variables);
+      OP_REQUIRES_OK_ASYNC(context, Prepare(context, *engine, gathered.get()), done);
     }
-    WeightBackups::Global().Drop(gathered->variables);
     AllReduceRequest request = RequestOf(*gathered);
     request.done = [context, done, gathered](const Status& status) {
-      {
+      if (status.ok()) {
         LockedVariables locked;
         locked.Lock(gathered->variables);
-        status.ok() ? gathered->Assign() : gathered->Lose();
+        gathered->Assign();
       }
+      End(*gathered, status);
       if (!status.ok()) context->SetStatus(ToTensorFlow(kOp, status));
       done();
     };
@@ -145,16 +154,13 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
                          const std::shared_ptr<Gathered>& gathered, const DoneCallback& done) {
     auto locked = std::make_shared<LockedVariables>();
     locked->Lock(gathered->variables);
-    for (size_t i = 0; i < gathered->variables.size(); ++i) {
-      Var* const variable = gathered->variables[i].get();
-      OP_REQUIRES_OK_ASYNC(context, FindWhole(context, variable, &gathered->wholes[i]), done);
-    }
-    WeightBackups::Global().Drop(gathered->variables);
+    OP_REQUIRES_OK_ASYNC(context, Prepare(context, *engine, gathered.get()), done);
     const PendingGathers::Variables addresses = locked->addresses();
     AllReduceRequest request = RequestOf(*gathered);
     request.done = [gathered, locked, addresses](const Status& status) mutable {
-      status.ok() ? gathered->Assign() : gathered->Lose();
+      if (status.ok()) gathered->Assign();
       locked.reset();
+      End(*gathered, status);
       PendingGathers::Global().End(addresses, status);
     };
     PendingGathers::Global().Begin(addresses);
@@ -164,7 +170,7 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
   }
 
   tensorflow::DataType dtype_;
-  bool in_background_ = false;
+  bool in_background_ = false, of_step_ = false, ends_step_ = false;
   std::shared_ptr<const OperationInfo> operation_;
 };
 
@@ -192,7 +198,7 @@ class LibraAwaitGatherKernel : public tensorflow::AsyncOpKernel {
         for (const auto& variable : *variables) {
           const tensorflow::tf_shared_lock lock(*variable->mu());
           const Status failure = PendingGathers::Global().failure();
-          if (!variable->is_initialized && !failure.ok()) {
+          if (!failure.ok()) {
             context->SetStatus(ToTensorFlow(kOp, failure));
             break;
           }

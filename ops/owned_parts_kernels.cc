@@ -11,7 +11,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/lanes/owned_parts.h"
 #include "ops/owned_slot.h"
-#include "ops/weight_backups.h"
+#include "ops/step_backups.h"
 #include "tensorflow/core/framework/bfloat16.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -69,6 +69,7 @@ class LibraReadOwnedKernel : public OpKernel {
  public:
   explicit LibraReadOwnedKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(context, context->GetAttr("before_steps", &before_steps_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -77,12 +78,29 @@ class LibraReadOwnedKernel : public OpKernel {
     RefCountPtr<Var> variable;
     OP_REQUIRES_OK(context, LookUpOwned(context, "LibraReadOwned", 0, dtype_, &variable));
     const tensorflow::mutex_lock lock(*variable->mu());
+    if (before_steps_) {
+      Tensor part;
+      if (!StepBackups::Global().FindSlot(variable.get(), &part)) {
+        const OwnedSlot* const slot = SlotOf(variable.get());
+        const Tensor& whole = *variable->tensor();
+        const size_t size = tensorflow::DataTypeSize(dtype_);
+        if (slot != nullptr) {
+          part = slot->part;
+        } else {
+          OP_REQUIRES_OK(context, CopyPart(context, whole,
+                                           OwnedBytes(*engine, whole.NumElements(), size), &part));
+        }
+      }
+      context->set_output(0, part);
+      return;
+    }
     OP_REQUIRES_OK(context, KeepPart(context, *engine, variable.get()));
     context->set_output(0, SlotOf(variable.get())->part);
   }
 
  private:
   tensorflow::DataType dtype_;
+  bool before_steps_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraReadOwned").Device(tensorflow::DEVICE_CPU),
@@ -115,17 +133,18 @@ class LibraAssignOwnedKernel : public OpKernel {
                                                 " elements, got ", value.NumElements())));
     if (changed.backup != nullptr) {
       std::memcpy(changed.backup, changed.data, changed.num_bytes);
-      WeightBackups::Global().Complete(variable.get());
+      StepBackups::Global().CompleteWeight(variable.get());
     }
     T* const part = reinterpret_cast<T*>(changed.data);
+    const T* const before = reinterpret_cast<const T*>(changed.before);
     const T* const from = static_cast<const T*>(value.data());
     const bool is_scalar = value.NumElements() != size;
     // One loop each, which the compiler can write with vector instructions.
     const auto change = [&](auto combine) {
       if (is_scalar) {
-        for (int64_t i = 0; i < size; ++i) part[i] = combine(part[i], *from);
+        for (int64_t i = 0; i < size; ++i) part[i] = combine(before[i], *from);
       } else {
-        for (int64_t i = 0; i < size; ++i) part[i] = combine(part[i], from[i]);
+        for (int64_t i = 0; i < size; ++i) part[i] = combine(before[i], from[i]);
       }
     };
     if (sign_ == 0) {

@@ -38,6 +38,7 @@ tensor: one element is output as a scalar, on every rank, if it is not the whole
 
 REGISTER_OP("LibraReadOwned")
     .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("before_steps: bool = false")
     .Input("resource: resource")
     .Output("part: dtype")
     .SetIsStateful()
@@ -47,6 +48,9 @@ Outputs the part of a slot variable that this rank owns.
 
 From then on the variable holds nothing else: ReadVariableOp fails until LibraGatherOwned has
 gathered it.
+
+before_steps: outputs the part as it was before all steps that are not complete, and leaves the
+  variable as it is.
 )doc");
 
 REGISTER_OP("LibraAssignOwned")
@@ -99,15 +103,20 @@ REGISTER_OP("LibraGatherOwned")
     .Attr("plan: string = ''")
     .Attr("function: string = ''")
     .Attr("in_background: bool = false")
+    .Attr("of_step: bool = false")
+    .Attr("ends_step: bool = false")
     .Input("resources: N * resource")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Gathers the parts of variables from the ranks that own them. All variables are whole afterwards.
+Gathers the parts of variables from the ranks that own them. All variables are whole afterwards. If
+it fails, they keep their values.
 
 names: a name for each variable, the same on every rank.
 in_background: whether the op ends when the gather has begun. Until the gather ends, the variables
-  stay locked: whatever reads or writes them waits. If it fails, they are uninitialized.
+  stay locked: whatever reads or writes them waits.
+of_step: whether it gathers what a step has updated, and what is undone if the step fails.
+ends_step: whether it is the last gather of its step, after all its updates.
 )doc");
 
 REGISTER_OP("LibraAwaitGather")

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/weight_backups.h"
+#include "ops/step_backups.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
@@ -76,6 +76,7 @@ absl::Status KeepPart(OpKernelContext* context, const Engine& engine, Var* varia
   tensorflow::AllocatorAttributes attributes;
   attributes.set_on_host(true);
   TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_VARIANT, {}, &holder, attributes));
+  StepBackups::Global().AddWholeSlot(variable, whole, slot.part);
   holder.scalar<tensorflow::Variant>()() = std::move(slot);
   *variable->tensor() = holder;
   return absl::OkStatus();
@@ -83,15 +84,25 @@ absl::Status KeepPart(OpKernelContext* context, const Engine& engine, Var* varia
 
 absl::Status ChangePart(OpKernelContext* context, const Engine& engine, bool is_slot, Var* variable,
                         ChangedPart* part) {
+  StepBackups& backups = StepBackups::Global();
   Tensor* tensor = variable->tensor();
   ByteRange bytes;
   if (is_slot) {
     TF_RETURN_IF_ERROR(KeepPart(context, engine, variable));
     tensor = &SlotOf(variable)->part;
+    if (backups.AddSlot(variable, *tensor)) {
+      Tensor moved;
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &moved));
+      part->before = static_cast<const char*>(tensor->data());
+      part->data = static_cast<char*>(moved.data());
+      part->num_bytes = moved.TotalBytes();
+      *tensor = std::move(moved);
+      return absl::OkStatus();
+    }
     bytes = {0, tensor->TotalBytes()};
   } else {
     bytes = OwnedBytes(engine, tensor->NumElements(), tensorflow::DataTypeSize(tensor->dtype()));
-    TF_RETURN_IF_ERROR(WeightBackups::Global().Add(context, variable, bytes, &part->backup));
+    TF_RETURN_IF_ERROR(backups.AddWeight(context, variable, bytes, &part->backup));
   }
   if (!tensor->RefCountIsOne()) {  // its present value is still read
     Tensor copy;
@@ -99,7 +110,7 @@ absl::Status ChangePart(OpKernelContext* context, const Engine& engine, bool is_
     if (copy.TotalBytes() > 0) std::memcpy(copy.data(), tensor->data(), copy.TotalBytes());
     *tensor = copy;
   }
-  part->data = static_cast<char*>(tensor->data()) + bytes.begin;
+  part->before = part->data = static_cast<char*>(tensor->data()) + bytes.begin;
   part->num_bytes = bytes.size();
   return absl::OkStatus();
 }

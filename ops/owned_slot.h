@@ -51,9 +51,10 @@ absl::Status CopyPart(tensorflow::OpKernelContext* context, const tensorflow::Te
 absl::Status KeepPart(tensorflow::OpKernelContext* context, const Engine& engine,
                       tensorflow::Var* variable);
 
-// The owned part of a slot or weight, to be changed in place.
+// The owned part of a slot or weight, to be changed.
 struct ChangedPart {
   char* data = nullptr;
+  const char* before = nullptr;  // the part before it changes: `data`, unless it moves
   size_t num_bytes = 0;
   char* backup = nullptr;  // to be filled with the part before it changes, unless null
 };

@@ -8,8 +8,8 @@
 #include "ops/kernels.h"
 #include "ops/lanes/engine.h"
 #include "ops/owned_slot.h"
+#include "ops/step_backups.h"
 #include "ops/update_program.h"
-#include "ops/weight_backups.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -51,7 +51,9 @@ class LibraUpdateOwnedKernel : public OpKernel {
     }
     LockedVariables locked;
     locked.Lock(variables);
-    std::vector<float*> parts, backups;
+    std::vector<float*> parts;
+    std::vector<UpdateCopy> copies;
+    std::vector<const Var*> backed_up;
     size_t num_bytes = 0;
     for (size_t i = 0; i < variables.size(); ++i) {
       ChangedPart part;
@@ -62,7 +64,11 @@ class LibraUpdateOwnedKernel : public OpKernel {
                                    " bytes in its part, and those before have ", num_bytes)));
       num_bytes = part.num_bytes;
       parts.push_back(reinterpret_cast<float*>(part.data));
-      backups.push_back(reinterpret_cast<float*>(part.backup));
+      const auto* const before = reinterpret_cast<const float*>(part.before);
+      if (before != parts.back()) copies.push_back({before, parts.back()});
+      if (part.backup == nullptr) continue;
+      copies.push_back({parts.back(), reinterpret_cast<float*>(part.backup)});
+      backed_up.push_back(variables[i].get());
     }
     const int64_t size = num_bytes / sizeof(float);
     std::vector<UpdateValue> values;
@@ -80,10 +86,8 @@ class LibraUpdateOwnedKernel : public OpKernel {
     const int64_t cycles = 2 * static_cast<int64_t>(program_.num_instructions());
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         size, Scheduling::Adaptive(cycles),
-        [&](int64_t begin, int64_t end) { program_.Run(parts, values, begin, end, backups); });
-    for (size_t i = 0; i < variables.size(); ++i) {
-      if (backups[i] != nullptr) WeightBackups::Global().Complete(variables[i].get());
-    }
+        [&](int64_t begin, int64_t end) { program_.Run(parts, values, begin, end, copies); });
+    for (const Var* const weight : backed_up) StepBackups::Global().CompleteWeight(weight);
   }
 
  private:

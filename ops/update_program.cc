@@ -110,7 +110,7 @@ absl::Status UpdateProgram::Parse(const std::vector<int>& triples, int num_varia
 
 void UpdateProgram::Run(const std::vector<float*>& variables,
                         const std::vector<UpdateValue>& values, size_t begin, size_t end,
-                        const std::vector<float*>& backups) const {
+                        const std::vector<UpdateCopy>& copies) const {
   static const ApplyFunction apply = FindApply();
   const size_t num_values = values.size();
   std::vector<float> blocks((num_values + instructions_.size()) * kBlock);
@@ -121,9 +121,8 @@ void UpdateProgram::Run(const std::vector<float*>& variables,
   }
   for (size_t at = begin; at < end; at += kBlock) {
     const size_t count = std::min(kBlock, end - at);
-    for (size_t i = 0; i < backups.size(); ++i) {
-      if (backups[i] == nullptr) continue;
-      std::memcpy(backups[i] + at, variables[i] + at, count * sizeof(float));
+    for (const UpdateCopy& copy : copies) {
+      std::memcpy(copy.to + at, copy.from + at, count * sizeof(float));
     }
     for (size_t i = 0; i < num_values; ++i) {
       if (!values[i].is_scalar) operands[i] = values[i].data + at;

@@ -49,6 +49,12 @@ struct UpdateValue {
   bool is_scalar;
 };
 
+// Elements that are copied, as to or from a variable.
+struct UpdateCopy {
+  const float* from;
+  float* to;
+};
+
 class UpdateProgram {
  public:
   // Parses triples of an operation and its operands. InvalidArgument: an operand is none of the
@@ -56,10 +62,10 @@ class UpdateProgram {
   static absl::Status Parse(const std::vector<int>& triples, int num_variables, int num_values,
                             UpdateProgram* program);
 
-  // Updates elements [begin, end) of all variables. Concurrent runs need disjoint elements. Each
-  // variable is first copied to its backup, unless that is null; there may be none at all.
+  // Updates elements [begin, end) of all variables, after `copies`. Concurrent runs need disjoint
+  // elements.
   void Run(const std::vector<float*>& variables, const std::vector<UpdateValue>& values,
-           size_t begin, size_t end, const std::vector<float*>& backups = {}) const;
+           size_t begin, size_t end, const std::vector<UpdateCopy>& copies = {}) const;
 
   size_t num_instructions() const { return instructions_.size(); }
 

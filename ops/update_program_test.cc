@@ -63,13 +63,15 @@ DOCTEST_TEST_CASE("ElementsAreUpdatedAsByLoops") {
         {gradient.data(), false}, {&factor, true}, {&other, true}};
     const size_t half = size / 3;
     const std::vector<float> before = w;
-    std::vector<float> backup(size);
-    const std::vector<float*> backups = {nullptr, nullptr, backup.data()};
-    program.Run({m.data(), v.data(), w.data()}, values, 0, half, backups);
-    program.Run({m.data(), v.data(), w.data()}, values, half, size, backups);
-    DOCTEST_CHECK_EQ(std::memcmp(backup.data(), before.data(), size * sizeof(float)), 0);
+    const std::vector<float> old_m = m;
+    std::vector<float> backup(size), moved_m(size);
+    const std::vector<UpdateCopy> copies = {{m.data(), moved_m.data()}, {w.data(), backup.data()}};
+    program.Run({moved_m.data(), v.data(), w.data()}, values, 0, half, copies);
+    program.Run({moved_m.data(), v.data(), w.data()}, values, half, size, copies);
+    DOCTEST_CHECK((backup == before));
+    DOCTEST_CHECK((m == old_m));
     const size_t num_bytes = size * sizeof(float);
-    DOCTEST_CHECK_EQ(std::memcmp(m.data(), new_m.data(), num_bytes), 0);
+    DOCTEST_CHECK_EQ(std::memcmp(moved_m.data(), new_m.data(), num_bytes), 0);
     DOCTEST_CHECK_EQ(std::memcmp(v.data(), new_v.data(), num_bytes), 0);
     DOCTEST_CHECK_EQ(std::memcmp(w.data(), new_w.data(), num_bytes), 0);
   }

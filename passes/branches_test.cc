@@ -44,7 +44,7 @@ DOCTEST_TEST_CASE("UpdatesInBranchesAreGatheredOutsideOfThem") {
   DOCTEST_CHECK_EQ(end.op(), "Merge");
   DOCTEST_CHECK_EQ(InputsOf(end), (Inputs{"branch_w:0", "branch_w:1", "^assign_w_owned"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned_end", "^reduce"}));
+                   (Inputs{"w", "^assign_w_owned_end", "^reduce", "^assign_m"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("read_w")), (Inputs{"w", "^branch_end", "^reduce_gather"}));
 }
 
@@ -65,7 +65,7 @@ DOCTEST_TEST_CASE("WhatABranchAssignsAfterTheUpdateWaitsForTheGather") {
   DOCTEST_CHECK_EQ(overwrite[1], "branch_average:1");
   DOCTEST_CHECK(std::find(overwrite.begin(), overwrite.end(), "^reduce_gather") != overwrite.end());
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned", "^reduce"}));
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^assign_m"}));
 }
 
 // As a step does that is skipped if gradients are not finite.
@@ -169,8 +169,9 @@ DOCTEST_TEST_CASE("PartsPassThroughSwitches") {
   DOCTEST_CHECK_EQ(nodes.at("all").op(), "Identity");
   DOCTEST_CHECK_EQ(nodes.at("all").attr().at("T").type(), tensorflow::DT_BOOL);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("all_partial")), (Inputs{"is_finite", "reduce_axis"}));
-  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned_end", "^reduce", "^reduce_sums"}));
+  DOCTEST_CHECK_EQ(
+      InputsOf(nodes.at("reduce_gather")),
+      (Inputs{"w", "^assign_w_owned_end", "^reduce", "^reduce_sums", "^assign_m_end"}));
 }
 
 // As Keras clips gradients by their norm in the branch of a dynamic loss scale.

@@ -1,5 +1,6 @@
 #include "passes/shard_writer.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -174,6 +175,7 @@ std::vector<std::string> ShardWriter::WriteGathers(
     AddNodeAttr("N", static_cast<int>(names.size()), &gather);
     AddNodeAttr("dtype", dtype, &gather);
     AddNodeAttr("names", names, &gather);
+    AddNodeAttr("of_step", true, &gather);
     if (in_background) {
       AddNodeAttr("in_background", true, &gather);
       in_background_.emplace(name, std::vector<int>(handles.begin(), handles.end()));
@@ -199,6 +201,15 @@ std::vector<std::string> ShardWriter::WriteGathers(
     added_.push_back(std::move(gather));
   }
   return gathers;
+}
+
+void ShardWriter::EndStep(const std::string& gather, const std::vector<int>& slots) {
+  std::vector<std::string> ends;
+  for (const int node : slots) ends.push_back(EndOfBranches(node, graph_->node(node).name()));
+  const auto found = std::find_if(added_.begin(), added_.end(),
+                                  [&](const NodeDef& node) { return node.name() == gather; });
+  AddNodeAttr("ends_step", true, &*found);
+  for (const std::string& end : ends) AddControl(end, &*found);
 }
 
 void ShardWriter::Finish(const std::unordered_map<int, int>& copies) {

@@ -44,6 +44,9 @@ class ShardWriter {
   std::vector<std::string> WriteGathers(const Gather& planned,
                                         const std::unordered_map<int, std::string>& variables,
                                         const std::vector<std::string>& after, bool in_background);
+  // Makes a gather the last of its step, after all updates of slots, which are nodes that compute
+  // owned parts.
+  void EndStep(const std::string& gather, const std::vector<int>& slots);
   // Renames assignments of weights, and adds what WriteGathers has made. `copies` has the copy of
   // the step that each assignment belongs to.
   void Finish(const std::unordered_map<int, int>& copies);

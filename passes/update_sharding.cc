@@ -157,6 +157,7 @@ ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<Gath
   // Ranks have to agree on one order: the all-reduces of a copy, its sums, its gathers, and the
   // all-reduces of the next.
   std::vector<std::string> before;
+  std::string last_gather;
   for (size_t copy = 0; copy < reduces.size(); ++copy) {
     for (const std::string& name : reduces[copy]) {
       NodeDef* const reduce = sharded.mutable_node(updates.index().at(name));
@@ -178,11 +179,28 @@ ShardedNodes ShardUpdates(const UpdateSharding& sharding, const std::vector<Gath
       after = reduces[copy];
       after.push_back(before[0]);
     }
+    std::vector<int> assigns;  // those of the copy
+    for (const auto& [node, copy_of_node] : copies) {
+      if (reduces.size() == 1 || copy_of_node == static_cast<int>(copy)) assigns.push_back(node);
+    }
+    std::sort(assigns.begin(), assigns.end());
+    // What a step changes before its gradients have arrived belongs to no earlier step.
+    for (const int node : assigns) {
+      if (!last_gather.empty()) AddControl(last_gather, sharded.mutable_node(node));
+    }
+    last_gather.clear();
     for (const Gather& planned : GathersOf(order, gathers)) {
       for (std::string& gather : writer.WriteGathers(planned, variables, after, in_background)) {
         after = before = {gather};
+        last_gather = gather;
       }
     }
+    if (last_gather.empty()) continue;
+    const auto is_slot = [&](int node) { return updates.IsSlot(updates.HandleOf(node)); };
+    assigns.erase(
+        std::remove_if(assigns.begin(), assigns.end(), [&](int node) { return !is_slot(node); }),
+        assigns.end());
+    writer.EndStep(last_gather, assigns);
   }
   writer.WriteParts();
   writer.Finish(copies);

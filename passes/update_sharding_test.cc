@@ -34,7 +34,9 @@ DOCTEST_TEST_CASE("OwnedPartsAreUpdatedAndWeightsGathered") {
   DOCTEST_CHECK(!nodes.at("assign_w_owned").attr().at("is_slot").b());
   // What waited for the weight waits for the gather.
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned", "^reduce"}));
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^assign_m"}));
+  DOCTEST_CHECK(nodes.at("reduce_gather").attr().at("of_step").b());
+  DOCTEST_CHECK(nodes.at("reduce_gather").attr().at("ends_step").b());
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("assign_w")), (Inputs{"^assign_w_owned", "^reduce_gather"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("read_w")), (Inputs{"w", "^assign_w", "^reduce_gather"}));
   DOCTEST_CHECK_EQ(nodes.at("read_w").op(), "ReadVariableOp");
@@ -55,7 +57,7 @@ DOCTEST_TEST_CASE("TheLastGathersMayGoOnAfterTheGraph") {
   DOCTEST_CHECK(std::find(read.begin(), read.end(), "^reduce_gather_end") != read.end());
   DOCTEST_CHECK_EQ(nodes.at("reduce_gather_end").op(), "LibraAwaitGather");
   const Inputs gather = InputsOf(nodes.at("reduce_gather"));
-  DOCTEST_CHECK_EQ(gather, (Inputs{"w", "^assign_w_owned", "^reduce"}));
+  DOCTEST_CHECK_EQ(gather, (Inputs{"w", "^assign_w_owned", "^reduce", "^assign_m"}));
 }
 
 DOCTEST_TEST_CASE("PlannedGathersHaveThreadsOfTheirOwn") {
@@ -132,7 +134,7 @@ DOCTEST_TEST_CASE("SumsOfPartsAreAddedOverRanks") {
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("norm")), (Inputs{"sum", "half"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("clipped")), (Inputs{"reduce", "norm_owned_part"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums"}));
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums", "^assign_m"}));
 }
 
 // As Keras' constraints of weights do.
@@ -144,7 +146,7 @@ DOCTEST_TEST_CASE("WhatIsAssignedAfterTheUpdateWaitsForTheGather") {
   const auto nodes = ByName(step.graph.def);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("constrain")), (Inputs{"w", "constrained", "^reduce_gather"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned", "^reduce"}));
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^assign_m"}));
 }
 
 // Skips the step if a gradient is no number.
@@ -213,7 +215,7 @@ DOCTEST_TEST_CASE("SumsOfWhatASumScalesAreAddedByAnotherExchange") {
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_sums_1")),
                    (Inputs{"of_scaled_partial", "^reduce", "^reduce_sums"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
-                   (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums_1"}));
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums_1", "^assign_m"}));
 }
 
 DOCTEST_TEST_CASE("GradientsPassThroughIdentityN") {
@@ -309,10 +311,12 @@ DOCTEST_TEST_CASE("GathersOfACopyOverlapTheNextForwardPass") {
     DOCTEST_CHECK(waits("reduce_" + k + "_gather", "decay_" + k + "_owned"));
     DOCTEST_CHECK(waits("reduce_" + k + "_gather", "assign_w_" + k + "_owned"));
     DOCTEST_CHECK(waits("reduce_" + k + "_gather", "reduce_" + k));
+    DOCTEST_CHECK(waits("reduce_" + k + "_gather", "assign_m_" + k));
   }
   DOCTEST_CHECK(waits("reduce_2", "reduce_1_gather"));
   DOCTEST_CHECK(waits("read_w_2", "reduce_1_gather"));
   DOCTEST_CHECK(waits("assign_w_2_owned", "reduce_1_gather"));
+  DOCTEST_CHECK(waits("assign_m_2", "reduce_1_gather"));
 }
 
 }  // namespace

@@ -61,6 +61,20 @@ def test_wait_is_ended(interrupts: Interrupts, ended: threading.Event) -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
+def test_preparations_come_before_the_end_of_the_wait(
+    interrupts: Interrupts, ended: threading.Event
+) -> None:
+    found: list[bool] = []
+
+    def prepare() -> None:
+        found.append(ended.is_set())
+
+    for _ in range(2):
+        interrupts.before_the_end(prepare)
+    interrupts.during(deaf(ended))
+    assert found == [False]
+
+
 def test_interrupt_that_the_call_loses_is_raised(
     interrupts: Interrupts, ended: threading.Event
 ) -> None:

@@ -79,7 +79,7 @@ def test_step_under_a_strategy_of_tensorflow_is_rejected() -> None:
 def test_interrupt_at_the_end_of_the_data_ends_the_other_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They wait until the data of all ranks have ended."""
+    """Other ranks wait until the data of all ranks have ended."""
     training_step = training()
     rendezvous = mock.Mock(is_over=False, is_alone=False)
     rendezvous.check_sync_point.side_effect = KeyboardInterrupt

@@ -1,11 +1,13 @@
 """Accesses to weights that are gathered between calls; jobs test the gathers themselves."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
+from tf_libra.coordination.control_plane import EngineError
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.pending_gathers import pending_gathers
 from tf_libra.variable_sync.variable_access import variable_access
@@ -31,3 +33,22 @@ def test_accesses_wait_in_the_next_elastic_job_too(waits: list[float]) -> None:
         waits.clear()
         weight.numpy()
         assert not waits
+
+
+def test_accesses_of_other_threads_wait_for_the_end_of_a_call(waits: list[float]) -> None:
+    weight = tf.Variable([1.0])
+    pending_gathers().begin_step(frozenset({weight.handle._id}), 3.0)
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(weight.numpy()[0]))
+    with pending_gathers().computing(), variable_access().unobserved():
+        thread.start()
+        weight.assign([2.0])
+    thread.join()
+    assert found == [2.0]
+
+
+def test_wait_for_the_end_of_a_call_has_a_deadline(waits: list[float]) -> None:
+    weight = tf.Variable([1.0])
+    pending_gathers().begin_step(frozenset({weight.handle._id}), 0.0)
+    with pending_gathers().computing(), pytest.raises(EngineError, match="has not ended"):
+        weight.numpy()

@@ -54,6 +54,21 @@ def test_rank_that_cannot_take_over_confirms_all_the_same(
     assert sent == [([], 1, name)]
 
 
+def test_all_functions_are_rescued_before_the_notice_is_confirmed(
+    sent: list[tuple[list[float], int, str]],
+) -> None:
+    service = ReadService()
+    functions = [mock.create_autospec(ServedValues, instance=True) for _ in range(2)]
+    for number, reads in enumerate(functions):
+        service._reads[str(number)] = reads
+    functions[0].rescue.side_effect = EngineError("rank 2 is gone")
+    name = "all functions: rescue after 3"
+    service._answer(0, 1, name)
+    for reads in functions:
+        reads.rescue.assert_called_once_with(3)
+    assert sent == [([], 1, name)]
+
+
 def test_reads_of_parts_can_be_refused(sent: list[tuple[list[float], int, str]]) -> None:
     service = ReadService()
     name = f"slots of step: 0 1 2 {tf.float32.as_datatype_enum}"

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tf_libra.coordination.control_plane import EngineError
 from tf_libra.variable_sync import slot_reads as slot_reads_lib
 from tf_libra.variable_sync.owned_slots import OwnedSlots
-from tf_libra.variable_sync.slot_reads import Slot, SlotReads
+from tf_libra.variable_sync.slot_parts import Slot
+from tf_libra.variable_sync.slot_reads import SlotReads
 from tf_libra.variable_sync.variable_access import variable_access
 
 DTYPE = tf.float32.as_datatype_enum
@@ -30,7 +31,7 @@ class _Parts:
         self.keys = list(self.slots)
         self.in_parts = set(range(count))
         monkeypatch.setattr(SlotReads, "_read", lambda _, key: self._read(key))
-        monkeypatch.setattr(slot_reads_lib, "_is_part", lambda slot: slot.number in self.in_parts)
+        monkeypatch.setattr(slot_reads_lib, "is_part", lambda slot: slot.number in self.in_parts)
 
     def _read(self, key: int) -> tf.Tensor | None:
         slot = self.slots[key]

@@ -291,10 +291,28 @@ def await_gathers(seconds: float) -> None:
     _check(native.load().c.TfLibraAwaitGathers(seconds))
 
 
-def restore_weights() -> None:
-    """Undoes the updates of weights that have not been gathered since, when a step has failed."""
+# Of steps with sharded updates. One is complete when the weights that it updates are gathered.
+
+
+def end_call() -> None:
+    """Ends the updates of a step, or of several, when a call has ended well."""
+    _check(native.load().c.TfLibraEndCall())
+
+
+def keep_changes() -> None:
+    """Keeps the updates of a step that is not complete."""
+    _check(native.load().c.TfLibraKeepChanges())
+
+
+def undo_steps() -> None:
+    """Undoes the updates of all steps that are not complete, when a step has failed."""
     if native.is_loaded():
-        _check(native.load().c.TfLibraRestoreWeights())
+        _check(native.load().c.TfLibraUndoSteps())
+
+
+def num_complete_steps() -> int:
+    """Returns the number of complete steps since the engine started."""
+    return int(native.load().c.TfLibraNumCompleteSteps())
 
 
 def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:

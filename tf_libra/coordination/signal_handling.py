@@ -63,6 +63,7 @@ class Interrupts:
         self._patience_seconds = patience_seconds
         self._last_seconds = last_seconds
         self._exit_callbacks: set[Callable[[], None]] = set()
+        self._preparations: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
         self._over = threading.Event()  # set when the present call ends; one event per call
         self._over.set()
@@ -79,6 +80,13 @@ class Interrupts:
         It is called in the reading thread, while the main thread is in a call.
         """
         self._exit_callbacks.add(speak)
+
+    def before_the_end(self, prepare: Callable[[], None]) -> None:
+        """Registers a callback before waits are ended, for what needs other ranks until then.
+
+        It is called in the reading thread, while the main thread is in a call.
+        """
+        self._preparations.add(prepare)
 
     def not_at_the_end(self, speak: Callable[[], None]) -> None:
         """Removes a callback."""
@@ -121,6 +129,8 @@ class Interrupts:
             self.came = ending[0]
             if over.wait(self._patience_seconds):
                 continue
+            for prepare in tuple(self._preparations):
+                prepare()
             with self._lock:
                 if not over.is_set():
                     self._end_wait(_ENDING[signal.Signals(ending[0])][1])

@@ -42,7 +42,10 @@ _PROTOTYPES = {
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
     "TfLibraAwaitGathers": (_INT, [ctypes.c_double]),
-    "TfLibraRestoreWeights": (_INT, []),
+    "TfLibraEndCall": (_INT, []),
+    "TfLibraKeepChanges": (_INT, []),
+    "TfLibraUndoSteps": (_INT, []),
+    "TfLibraNumCompleteSteps": (ctypes.c_int64, []),
     "TfLibraRoundingSeconds": (_INT, [_TEXT, _INT, ctypes.POINTER(ctypes.c_double)]),
     "TfLibraCopyErrorFeedback": (_INT, [_TEXT, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraSetErrorFeedback": (

@@ -19,6 +19,7 @@ from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.owned_slots import OwnedSlots, gather_owned
 from tf_libra.variable_sync.pending_gathers import pending_gathers
+from tf_libra.variable_sync.read_service import read_service
 from tf_libra.variable_sync.variable_access import variable_access
 
 
@@ -45,7 +46,8 @@ class ShardedCalls:
         # Reasons for updates that the ranks cannot share, by gradient; by the gradients of a trace.
         self._whole: dict[tuple[ReducedGradient, ...], dict[str, str]] = {}
         self._last: UpdateSharding | None = None  # of the last call, if it could be sharded
-        self._weights: tuple[BoundVariable, ...] = ()  # of the last call, if it was sharded
+        # Of the present call, if it is sharded, and of one that the end of the data has ended.
+        self._weights: tuple[BoundVariable, ...] = ()
         self._reported: set[tuple[str, str]] = set()
 
     def prepare(self, control: Control, call: StepCall, can_shard: bool) -> str:
@@ -62,9 +64,7 @@ class ShardedCalls:
             self._last = sharding = found.sharding
             if sharding.updates and not self._why_all_whole(control):
                 self.slots.begin(control, found.slots, found.early, owner=self)
-                if self._options.overlaps_calls:
-                    keys = found.weight_keys
-                    pending_gathers().begin_step(keys, self._options.timeout_seconds)
+                pending_gathers().begin_step(found.weight_keys, self._options.timeout_seconds)
                 self._weights = found.weights
                 return sharding.id
         self.finish()
@@ -92,15 +92,18 @@ class ShardedCalls:
             tf.errors.OpError: a rank is gone, late, or elsewhere in its script.
         """
         weights, self._weights = self._weights, ()
-        if weights:
-            owned = [w for w in weights if "GPU" not in w.tensor.device]  # updated whole there
-            found = [(f"weight {i}", w.dtype, w.tensor) for i, w in enumerate(owned)]
-            gather_owned(control, self._function, found)
+        if not self._options.shard_updates:
+            return
+        pending_gathers().finish()
+        owned = [w for w in weights if "GPU" not in w.tensor.device]  # updated whole there
+        found = [(f"weight {i}", w.dtype, w.tensor) for i, w in enumerate(owned)]
+        gather_owned(control, self._function, found, of_step=True)
+        engine_lib.keep_changes()
 
-    def undo(self) -> None:
-        """Undoes the updates of weights by a call that has failed before it gathered them."""
-        if self._options.shard_updates:
-            engine_lib.restore_weights()
+    def fail(self) -> None:
+        """Undoes a step that has failed, and lets all ranks fetch slots, before the job ends."""
+        engine_lib.undo_steps()
+        read_service().rescue()
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -108,8 +111,10 @@ class ShardedCalls:
         if not self._options.shard_updates:
             yield
             return
-        with variable_access().unobserved(), self.slots.computing():
+        gathers = pending_gathers()
+        with variable_access().unobserved(), gathers.computing(), self.slots.computing():
             yield
+        self._weights = ()
 
     def find_weights(self, control: Control, call: StepCall) -> tuple[Mapping[str, int], str]:
         """Returns inputs that hold weights whose updates can be sharded, by gradient.

@@ -296,7 +296,7 @@ class TrainingFunction:
         # What this rank still sends is of the last step, which is complete.
         pending_gathers().finish_quietly()
         try:
-            self._sharded.undo()
+            self._sharded.fail()
         finally:
             self._rendezvous.abort(cause, error)
         if cause is not error:

@@ -57,6 +57,8 @@ class VariableReads:
     It is an `AccessObserver` of all these variables.
     """
 
+    rescues = False
+
     def __init__(self, function: str) -> None:
         """Knows no variables yet.
 
@@ -188,6 +190,9 @@ class VariableReads:
                     self._drop(key)
             if errors:
                 raise self._lost(errors[0], wanted) from errors[0]
+
+    def rescue(self, complete: int | None) -> None:
+        """See `ServedValues`; does nothing."""
 
     def take_over(self, owner: int, step: int) -> None:
         """Fetches all missing values of an owner after a step, the last one of that rank.

@@ -12,12 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import native
 from tf_libra.variable_sync import elastic_hooks
 from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.pending_gathers import pending_gathers
 from tf_libra.variable_sync.sharded_variables import Together, make_call, shard_registry
-from tf_libra.variable_sync.slot_reads import Slot, SlotReads
+from tf_libra.variable_sync.slot_parts import Slot
+from tf_libra.variable_sync.slot_reads import SlotReads
 
 
 def held_bytes(variable: Any) -> int:
@@ -32,7 +35,10 @@ def held_bytes(variable: Any) -> int:
 
 
 def gather_owned(
-    control: Control, function: str, variables: Iterable[tuple[str, tf.DType, Any]]
+    control: Control,
+    function: str,
+    variables: Iterable[tuple[str, tf.DType, Any]],
+    of_step: bool = False,
 ) -> None:
     """Gathers the owned parts of variables. All ranks must call it.
 
@@ -40,6 +46,7 @@ def gather_owned(
         control: reaches the other ranks.
         function: identity of the training function.
         variables: name, dtype and handle of each, in the same order on all ranks.
+        of_step: whether they are weights of a step that is not complete, as `undo_steps` undoes it.
 
     Raises:
         tf.errors.OpError: a rank is gone, late, or elsewhere in its script.
@@ -54,6 +61,7 @@ def gather_owned(
                 dtype=dtype,
                 names=[name for name, _ in found],
                 function=function,
+                of_step=of_step,
             )
 
 
@@ -125,11 +133,19 @@ class OwnedSlots:
     def computing(self) -> Iterator[None]:
         """Wraps a call that may begin a step; no thread of this rank reads slots meanwhile."""
         has_ended = False
+        num_complete = engine_lib.num_complete_steps()
         try:
             yield
+            engine_lib.end_call()
             has_ended = True
         except tf.errors.OutOfRangeError:  # on all ranks, if they go on; it may have changed slots
             has_ended = True
+            raise
+        except BaseException:
+            # What this rank still sends is of a complete step, perhaps of this one.
+            pending_gathers().finish_quietly()
+            engine_lib.undo_steps()
+            has_ended = engine_lib.num_complete_steps() > num_complete
             raise
         finally:
             self._reads.leave(has_ended)

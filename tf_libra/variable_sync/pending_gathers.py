@@ -1,17 +1,20 @@
 """Weights that are still gathered between two calls of a training function.
 
 The engine keeps these variables locked, so that everything that reads or writes them waits, in any
-thread. The observer of this module waits before, and turns the loss of a rank into the job's error.
+thread. The observer of this module waits before, also for the end of a call, inside of which they
+are updated in part, and turns the loss of a rank into the job's error.
 """
 
 import contextlib
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
+from tf_libra.internal import formatting
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.variable_access import variable_access
 
@@ -28,7 +31,18 @@ class PendingGathers:
         """Observes nothing yet."""
         self._observed: frozenset[int] = frozenset()
         self._seconds = 0.0
+        self._is_idle = threading.Event()  # no step is running
+        self._is_idle.set()
         os.register_at_fork(before=self.finish_quietly)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Wraps a call that may update weights in part; other threads wait for its end."""
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._is_idle.set()
 
     def begin_step(self, weights: frozenset[int], timeout_seconds: float) -> None:
         """Observes the weights, by key, that the next step gathers.
@@ -75,10 +89,20 @@ class PendingGathers:
         self._observed = frozenset()
 
     def on_access(self, handles: Sequence[Any]) -> None:
-        """See `AccessObserver`."""
+        """See `AccessObserver`.
+
+        Threads that Python has not started do not wait for a step, which may wait for them.
+        """
+        is_of_tensorflow = isinstance(threading.current_thread(), threading._DummyThread)
+        if not is_of_tensorflow and not self._is_idle.wait(self._seconds):
+            raise control_plane.EngineError(
+                f"a step has not ended within {formatting.time(self._seconds)}, and another thread"
+                " accesses its weights"
+            )
         try:
             step_interrupts().during(self.finish)
         except control_plane.EngineError as error:
+            engine_lib.undo_steps()
             lost = control_plane.lost(error)
             raise error if lost is None else current_job.get_job().lost(lost) from error
 

@@ -13,10 +13,17 @@ import tensorflow as tf
 from tf_libra.backends import collective_ops
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane
+from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
 
 _HAND_OVER = "hand over after step "
+_RESCUE = "rescue after "
+_ALL = "all functions"
+# Longest wait for other ranks before this one ends the job by an error, and by a signal, after
+# which the launcher kills it.
+_RESCUE_SECONDS = 30.0
+_SIGNAL_SECONDS = 1.0
 # How often the thread looks for functions that were garbage-collected.
 _POLL_SECONDS = 0.5
 ERRORS = (tf.errors.OpError, control_plane.EngineError)
@@ -85,10 +92,14 @@ def hand_over(engine: engine_lib.Engine, function: str, step: int) -> None:
         function: identity of the function.
         step: number of steps that have ended on this rank.
     """
+    _notify_all(engine, f"{function}: {_HAND_OVER}{step}")
+
+
+def _notify_all(engine: engine_lib.Engine, name: str) -> None:
+    """Waits until all other ranks have answered a notice, or are gone."""
     started = []
     for rank in set(range(engine.world_size)) - {engine.rank}:
         with contextlib.suppress(*ERRORS):
-            name = f"{function}: {_HAND_OVER}{step}"
             started.append(collective_ops.receive_start(tf.float32, [0], rank, name, True))
     for pending in started:
         with contextlib.suppress(*ERRORS):
@@ -110,10 +121,12 @@ class ServedValues(Protocol):
     Attributes:
         function: identity of the function, equal on all ranks.
         is_released: whether the function is gone.
+        rescues: whether `rescue` has an effect.
     """
 
     function: str
     is_released: bool
+    rescues: bool
 
     @property
     def serves(self) -> bool:
@@ -130,7 +143,7 @@ class ServedValues(Protocol):
 
         Args:
             number: the variable's number.
-            step: `EndedSteps.modulus` of the reading rank.
+            step: `EndedSteps.modulus` of the reading rank; after an error, see `rescue`.
             *answer: number of elements and dtype of an answer that can say that there is none
                 (`partial_answer`); nothing for other answers.
 
@@ -153,6 +166,15 @@ class ServedValues(Protocol):
 
     def take_over(self, owner: int, step: int) -> None:
         """Fetches what an owner has, after a step, the last one of that rank."""
+        ...
+
+    def rescue(self, complete: int | None) -> None:
+        """Fetches what this rank lacks, as it was before a step that has failed on some rank.
+
+        Args:
+            complete: number of complete steps on that rank (`engine.num_complete_steps`); None for
+                that of this rank.
+        """
         ...
 
     def keep(self, keys: Iterable[int]) -> None:
@@ -197,6 +219,7 @@ class ReadService:
             # Last of all, so that it is called before the engine, which may be a new one, closes.
             atexit.unregister(self._end)
             atexit.register(self._end)
+            step_interrupts().before_the_end(self._rescue_before_signal)
             self._engine = engine
             self._thread = threading.Thread(
                 target=self._serve, args=(engine,), name="libra variable reads", daemon=True
@@ -205,12 +228,12 @@ class ReadService:
 
     def keep(self, keys: Collection[int]) -> None:
         """Keeps values for other ranks, as this rank is about to assign variables, by key."""
-        for reads in tuple(self._reads.values()):
+        for reads in self._all():
             reads.keep(keys)
 
     def forget(self, keys: Collection[int]) -> None:
         """Forgets variables to which all ranks have assigned the same values."""
-        for reads in tuple(self._reads.values()):
+        for reads in self._all():
             reads.forget(keys)
 
     def settle(self) -> None:
@@ -218,17 +241,55 @@ class ReadService:
 
         If a rank is gone, variables that it has trained stay without values.
         """
-        every = () if self.is_ending else tuple(self._reads.values())
+        every = () if self.is_ending else self._all()
         for reads in every:
             with contextlib.suppress(Exception):
                 reads.fetch(reads.missing())
         _hand_over_all(every)
 
+    def rescue(self, seconds: float = _RESCUE_SECONDS) -> None:
+        """Lets all ranks fetch what only others have, as this rank ends the job by an error.
+
+        Args:
+            seconds: longest wait.
+        """
+        engine = engine_lib.running()
+        if engine is None or not any(reads.rescues and reads.serves for reads in self._all()):
+            return
+        has_ended = threading.Event()
+
+        def rescue_all() -> None:
+            try:
+                with contextlib.suppress(control_plane.EngineError):
+                    engine_lib.await_gathers(seconds)  # of the last step
+                complete = engine_lib.num_complete_steps()
+                if not self.is_ending:  # else it reads nothing any more
+                    self._rescue_all(complete)
+                _notify_all(engine, f"{_ALL}: {_RESCUE}{complete}")
+            finally:
+                has_ended.set()
+
+        _start(rescue_all)
+        has_ended.wait(seconds)
+
+    def _rescue_all(self, complete: int) -> None:
+        for reads in self._all():
+            with contextlib.suppress(Exception):  # later accesses raise it
+                reads.rescue(complete)
+
+    def _rescue_before_signal(self) -> None:
+        self.rescue(_SIGNAL_SECONDS)
+
+    def _all(self) -> tuple[ServedValues, ...]:
+        return tuple(self._reads.values())
+
     def _end(self) -> None:
-        """Lets others fetch at the end of the process, unless its script has failed."""
+        """Lets others fetch at the end of the process; if its script has failed, for a while."""
         self._ending.set()
         if getattr(sys, "last_value", None) is None:
-            _hand_over_all(tuple(self._reads.values()))
+            _hand_over_all(self._all())
+        else:
+            self.rescue()
         with self._answering:  # the engine stops soon, and an answer would fail
             self._has_ended = True
 
@@ -254,13 +315,16 @@ class ReadService:
 
     def _answer(self, engine: int, rank: int, name: str) -> None:
         function, _, what = name.rpartition(": ")
-        if not what.startswith(_HAND_OVER):
+        if not what.startswith((_HAND_OVER, _RESCUE)):
             self._send(engine, self._reads[function].value(*map(int, what.split())), rank, name)
             return
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
-                self._take_over(engine, function, rank, int(what.removeprefix(_HAND_OVER)))
+                if what.startswith(_RESCUE):
+                    self._rescue_all(int(what.removeprefix(_RESCUE)))
+                else:
+                    self._take_over(engine, function, rank, int(what.removeprefix(_HAND_OVER)))
             with contextlib.suppress(Exception):  # in any case, as that rank waits
                 self._send(engine, tf.zeros([0]), rank, name)
 
@@ -298,7 +362,7 @@ class ReadService:
         reads.release()
 
     def _hand_over_released(self) -> None:
-        for reads in [read for read in tuple(self._reads.values()) if read.is_released]:
+        for reads in [read for read in self._all() if read.is_released]:
             if reads.is_empty:
                 del self._reads[reads.function]
                 self._finished.add(reads.function)

@@ -10,54 +10,55 @@ An owner may already be in its next step, but that step changes no slot before t
 ranks have arrived, and a rank that reads has not begun it. A part that is changed earlier all the
 same, by the script between steps or by an update that does not wait for gradients, is kept until
 the step has ended.
+
+After an error that ends a step, all ranks fetch what they lack before the job ends (`rescue`). A
+rank that is inside of the step assigns it when the step has failed there, too.
 """
 
 import contextlib
 import threading
-import weakref
-from collections import defaultdict
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import collective_ops
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
-from tf_libra.internal import native
-from tf_libra.variable_sync.read_service import (
-    collected,
-    hand_over,
-    partial_answer,
-    read_service,
+from tf_libra.internal import formatting, log_utils
+from tf_libra.internal.available_memory import available_bytes
+from tf_libra.variable_sync.read_service import hand_over, partial_answer, read_service
+from tf_libra.variable_sync.slot_parts import (
+    Slot,
+    assign_whole,
+    fetch_parts,
+    is_part,
+    read_part,
 )
-from tf_libra.variable_sync.step_turns import StepTurns
+from tf_libra.variable_sync.step_turns import InStepError, StepTurns
 from tf_libra.variable_sync.variable_access import variable_access
 
 _HOST = "/cpu:0"
+# Longest wait of a rescue for the gathers of the last complete step, and how often it looks.
+_GATHER_SECONDS = 10.0
+_POLL_SECONDS = 0.01
 
 
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """A slot variable, which exists as long as the script refers to it.
+@dataclass(frozen=True)
+class _Rescued:
+    """Parts of other ranks, by the slot's key and rank, from before a step that fails.
 
     Attributes:
-        number: the same on all ranks.
-        key: its key in this process.
-        name: its name.
-        handle: weak reference to its handle.
-        dtype: dtype of its value.
-        shape: static shape of its value.
+        rank: this rank.
+        complete: number of complete steps.
+        parts: the parts.
     """
 
-    number: int
-    key: int
-    name: str
-    handle: "weakref.ref[Any]"
-    dtype: tf.DType
-    shape: tf.TensorShape
+    rank: int = 0
+    complete: int = -1
+    parts: Mapping[int, Mapping[int, Any]] = field(default_factory=dict)
 
 
 class SlotReads:
@@ -65,6 +66,8 @@ class SlotReads:
 
     It is an `AccessObserver` of the slots, and the `ServedValues` of the function.
     """
+
+    rescues = True
 
     def __init__(self, function: str, timeout_seconds: float) -> None:
         """Knows no slots yet.
@@ -76,6 +79,8 @@ class SlotReads:
         self.function = f"slots of {function}"
         self.is_released = False
         self._turns = StepTurns(self.function, timeout_seconds)
+        self._rescuing = threading.Lock()
+        self._rescued = _Rescued()
         self._values = threading.RLock()  # guards the next three; objects may end meanwhile
         self._slots: dict[int, Slot] = {}  # by key, those that ranks hold in parts
         self._handles: dict[int, Any] = {}  # which exist as long as other ranks may read
@@ -120,6 +125,8 @@ class SlotReads:
                 for key in self._kept.keys() & self._updated:  # others are as they were
                     del self._kept[key]
         self._turns.leave(has_ended)
+        if self._rescued.parts:
+            self._assign_rescued(waits=True)
 
     def fetch_for_datasets(self) -> None:
         """Makes slots whole that functions of tf.data may access, which nothing observes."""
@@ -150,17 +157,38 @@ class SlotReads:
         return not self._slots
 
     def value(self, number: int, step: int, *answer: int) -> Any:
-        """See `ServedValues`: returns the part of a slot that this rank owns."""
-        self._turns.await_reader(step)
-        with self._values:
-            keys = [key for key, slot in self._slots.items() if slot.number == number]
-            if not keys:
-                raise KeyError(number)
-            part = self._keep(keys[0]) if keys[0] in self._kept else self._read(keys[0])
+        """See `ServedValues`: returns the part of a slot that this rank owns.
+
+        A negative `step` asks for the part before all steps that are not complete: it is -1 less
+        the number of complete ones.
+        """
+        part = self._part_before_steps(number, -1 - step) if step < 0 else self._part(number, step)
         if part is None:
             raise KeyError(number)
         with tf.device(_HOST):
             return partial_answer(part, *answer)
+
+    def _part(self, number: int, step: int) -> Any:
+        self._turns.await_reader(step)
+        with self._values:
+            key = self._numbered(number).key
+            return self._keep(key) if key in self._kept else self._read(key)
+
+    def _part_before_steps(self, number: int, complete: int) -> Any:
+        self._await_complete(complete)
+        if engine_lib.num_complete_steps() != complete:
+            raise KeyError(f"values after {complete} complete steps")
+        with self._values:
+            slot = self._numbered(number)
+            if slot.handle() is None:  # the script has dropped it
+                return self._kept.get(slot.key)
+            return read_part(slot, before_steps=True)
+
+    def _numbered(self, number: int) -> Slot:
+        for slot in self._slots.values():
+            if slot.number == number:
+                return slot
+        raise KeyError(number)
 
     def keep(self, keys: Iterable[int]) -> None:
         """See `ServedValues`."""
@@ -220,17 +248,14 @@ class SlotReads:
     def _read(self, key: int) -> Any:
         """Returns what the slot holds; None if it is whole."""
         slot = self._slots[key]
-        if not _is_part(slot):
-            return None
-        with tf.device(_HOST):
-            return native.load().ops.libra_read_owned(resource=slot.handle(), dtype=slot.dtype)
+        return read_part(slot) if is_part(slot) else None
 
     # On ranks that read.
 
     def missing(self) -> list[Any]:
         """See `ServedValues`: returns the handles of slots that this rank holds in part."""
         with self._values:
-            found = [slot.handle() for slot in self._slots.values() if _is_part(slot)]
+            found = [slot.handle() for slot in self._slots.values() if is_part(slot)]
         return [handle for handle in found if handle is not None]
 
     def fetch(self, handles: Sequence[Any], waits: bool = True) -> None:
@@ -249,69 +274,71 @@ class SlotReads:
             return
         with self._turns.reading(waits):
             engine, wanted = engine_lib.running(), self._wanted(handles)
-            if engine is None:
+            if not wanted:
                 return
+            if engine is None:
+                name = next(iter(wanted.values())).name
+                raise control_plane.EngineError(
+                    f"slot {name!r} of {self.function} has parts on other ranks of a job that is"
+                    " over"
+                )
             if read_service().is_ending:
                 raise control_plane.EngineError(
                     f"{self.function} were read while the script of rank {engine.rank} is ending,"
                     " when other ranks may be gone: read them before its end"
                 )
-            errors: list[Exception] = []
-            started: list[tuple[Slot, int, Any]] = []
-            with collected(errors):
-                for slot in wanted.values():
-                    self._start(slot, engine, started)
-            parts: dict[int, dict[int, Any]] = defaultdict(dict)
-            for slot, rank, pending in started:  # all, as a later read would get what is left
-                with collected(errors):
-                    parts[slot.key][rank] = self._part(slot, rank, collective_ops.received(pending))
+            parts, errors = fetch_parts(wanted.values(), engine, self.function, self._turns.modulus)
             if errors:
-                raise self._lost(errors[0], next(iter(wanted.values()))) from errors[0]
+                key, error = next(iter(errors.items()))
+                raise self._lost(error, wanted[key]) from error
             for slot in wanted.values():
                 self._assign(slot, parts[slot.key], engine.rank)
+
+    def rescue(self, complete: int | None) -> None:
+        """See `ServedValues`."""
+        with self._rescuing:
+            self._await_complete(complete)
+            with contextlib.suppress(control_plane.EngineError):
+                engine_lib.await_gathers(_GATHER_SECONDS)
+            engine, wanted = engine_lib.running(), self._wanted(self.missing())
+            if engine is None or not wanted or not _fits(wanted.values(), engine.rank):
+                return
+            complete = engine_lib.num_complete_steps()
+            parts, _ = fetch_parts(wanted.values(), engine, self.function, -1 - complete)
+            self._rescued = _Rescued(engine.rank, complete, parts)
+        if not self._turns.is_computing:  # else the end of the step assigns them
+            with contextlib.suppress(InStepError):
+                self._assign_rescued(waits=False)
+
+    def _assign_rescued(self, waits: bool) -> None:
+        with self._turns.reading(waits), self._values:
+            rescued, self._rescued = self._rescued, _Rescued()
+            if rescued.complete != engine_lib.num_complete_steps():
+                return  # the step has not failed here
+            for key, parts in rescued.parts.items():
+                slot = self._slots.get(key)
+                if slot is not None and is_part(slot):
+                    own = read_part(slot, before_steps=True)
+                    assign_whole(slot, {**parts, rescued.rank: own})
+
+    def _await_complete(self, complete: int | None) -> None:
+        """Waits a while until a number of steps is complete; its last gathers may go on."""
+        deadline = time.monotonic() + _GATHER_SECONDS
+        while complete is not None and engine_lib.num_complete_steps() < complete:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_SECONDS)
 
     def _wanted(self, handles: Sequence[Any]) -> dict[int, Slot]:
         with self._values:
             known = [self._slots.get(handle._id) for handle in handles]
-            return {slot.key: slot for slot in known if slot is not None and _is_part(slot)}
-
-    def _start(
-        self, slot: Slot, engine: engine_lib.Engine, started: list[tuple[Slot, int, Any]]
-    ) -> None:
-        """Begins to receive the parts of other ranks, but for empty ones."""
-        size = slot.shape.num_elements()
-        begin_of = native.load().c.TfLibraOwnedBegin
-        borders = [begin_of(size, engine.world_size, i) for i in range(engine.world_size + 1)]
-        for rank in range(engine.world_size):
-            count = borders[rank + 1] - borders[rank]
-            if rank == engine.rank or count == 0:
-                continue
-            answer = f"{count} {slot.dtype.as_datatype_enum}"
-            name = f"{self.function}: {slot.number} {self._turns.modulus} {answer}"
-            pending = collective_ops.receive_start(
-                slot.dtype, [count + 1], rank, name, one_sided=True
-            )
-            started.append((slot, rank, pending))
-
-    def _part(self, slot: Slot, rank: int, answer: Any) -> Any:
-        with tf.device(_HOST):
-            if answer[-1] != 0:
-                return answer[:-1]
-        raise control_plane.EngineError(
-            f"slot {slot.name!r} of {self.function} has a part on rank {rank}, which cannot give it"
-            " to this rank: its log has the reason"
-        )
+            return {slot.key: slot for slot in known if slot is not None and is_part(slot)}
 
     def _assign(self, slot: Slot, parts: Mapping[int, Any], rank: int) -> None:
         with self._values:
-            if slot.key not in self._slots or not _is_part(slot):
+            if slot.key not in self._slots or not is_part(slot):
                 return  # the script has left the job meanwhile, or has assigned it
-            ordered = sorted({**parts, rank: self._keep(slot.key)}.items())
-            handle = slot.handle()
-            with tf.device(_HOST):
-                whole = tf.reshape(tf.concat([part for _, part in ordered], 0), slot.shape)
-                native.load().ops.libra_release_owned(resource=handle)  # else of another dtype
-                tf.raw_ops.AssignVariableOp(resource=handle, value=whole)
+            assign_whole(slot, {**parts, rank: self._keep(slot.key)})
 
     def _lost(self, error: Exception, slot: Slot) -> Exception:
         lost = control_plane.lost(error)
@@ -322,9 +349,12 @@ class SlotReads:
         )
 
     def take_over(self, owner: int, step: int) -> None:
-        """See `ServedValues`; does nothing if this rank is in a later step, which will fail."""
+        """See `ServedValues`; in a later step, which will fail, it rescues."""
         self._turns.await_end(step)
-        self.fetch(self.missing(), waits=False)
+        try:
+            self.fetch(self.missing(), waits=False)
+        except InStepError:
+            self.rescue(None)
 
     def on_access(self, handles: Sequence[Any]) -> None:
         """See `AccessObserver`.
@@ -339,14 +369,15 @@ class SlotReads:
         step_interrupts().during(lambda: self.fetch(handles, waits=not is_of_tensorflow))
 
 
-def _is_part(slot: Slot) -> bool:
-    """Returns whether a slot exists and holds the owned part alone, a scalar for TensorFlow."""
-    handle = slot.handle()
-    with tf.device(_HOST):
-        if handle is None or slot.shape.rank:
-            return handle is not None and tf.raw_ops.VariableShape(input=handle).shape[0] == 0
-        try:
-            tf.raw_ops.ReadVariableOp(resource=handle, dtype=slot.dtype)
-        except tf.errors.InvalidArgumentError:
-            return True
-        return False
+def _fits(slots: Iterable[Slot], rank: int) -> bool:
+    """Returns whether memory holds the parts of other ranks, and then the whole slots."""
+    needed = sum(2 * slot.shape.num_elements() * slot.dtype.size for slot in slots)
+    available = available_bytes()
+    if available is None or needed <= available:
+        return True
+    log_utils.logger(rank).warning(
+        "slots stay in parts, as they would take %s of memory, of which %s are available",
+        formatting.size(needed),
+        formatting.size(available),
+    )
+    return False

@@ -2,20 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import models
 import tensorflow as tf
-from harness import RANK
+from harness import RANK, SIZE
 
-from sharded_cases.common import (
-    Network,
-    cases,
-    decorated,
-    different_weights,
-    inputs_of,
-)
+from sharded_cases.common import Network, cases, decorated, different, inputs_of
 from tf_libra.runtime import grappler
 
 NUM_BATCHES = 2
@@ -63,15 +57,14 @@ def in_two_parts(network: Network, next_batch: Callable[..., Any]) -> Callable[.
     return step
 
 
-@cases
-def failed_in_step() -> Any:
-    """Fails on rank 0 when all ranks have updated their parts of some weights."""
+def failed_in_step(ranks: Container[int]) -> Any:
+    """Fails on these ranks when all ranks have updated their parts of some weights."""
     number, calls = 0, 0
 
     def fail() -> None:
         nonlocal calls
         calls += 1
-        if RANK == 0 and number == NUM_BATCHES and calls % 2 == 0:
+        if RANK in ranks and number == NUM_BATCHES and calls % 2 == 0:
             raise ValueError("in the middle of a step")
 
     def passed(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -92,7 +85,11 @@ def failed_in_step() -> Any:
         step(*inputs_of(number))
     except (RuntimeError, tf.errors.OpError) as raised:
         error = type(raised).__name__
-    return {"error": error, "different": different_weights(ours, theirs), "sharded": sharded}
+    return {"error": error, "different": different(ours, theirs), "sharded": sharded}
+
+
+cases.add("failed_in_step", lambda: failed_in_step({0}))
+cases.add("failed_in_step_of_all", lambda: failed_in_step(range(SIZE)))
 
 
 @cases

@@ -27,8 +27,17 @@ from tf_libra.internal import native
 from tf_libra.runtime import grappler
 
 
-def interrupted(network: Network, shard: bool | str, call: Callable[[], None]) -> Any:
-    """Returns a step that makes a call between the updates of slots and those of weights."""
+def interrupted(
+    network: Network, shard: bool | str, call: Callable[[], None], first: int = 0
+) -> Any:
+    """Returns a step that makes a call between the updates of slots and those of weights.
+
+    Args:
+        network: has a slot for each weight.
+        shard: as for `decorated`.
+        call: the call.
+        first: first weight whose update waits for the call.
+    """
 
     def apply(gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
         slots = [slot.value for slot in network.optimizer.variables]
@@ -37,8 +46,8 @@ def interrupted(network: Network, shard: bool | str, call: Callable[[], None]) -
         ]
         with tf.control_dependencies([variable.op for variable in updated]):
             called = tf.py_function(call, [], [])
-        with tf.control_dependencies([called]):
-            for weight, slot in zip(weights, slots, strict=True):
+        for number, (weight, slot) in enumerate(zip(weights, slots, strict=True)):
+            with tf.control_dependencies([called] if number >= first else []):
                 weight.value.assign_sub(0.1 * slot)
 
     network.optimizer.apply = apply
@@ -46,27 +55,54 @@ def interrupted(network: Network, shard: bool | str, call: Callable[[], None]) -
 
 
 def killed() -> Any:
-    """Kills rank 1 when it has updated its parts of slots, before weights are gathered."""
-    network = Network("written")
+    """Kills rank 1 when the weights of the first group are gathered, before the others are."""
+    network, other = Network("written"), Network("written")
 
     def die() -> None:
         if RANK == 1 and number == 2:
+            time.sleep(0.5)  # for the first gather
             os.kill(os.getpid(), signal.SIGKILL)
 
-    step = interrupted(network, "overlap", die)
+    step = interrupted(network, "overlap", die, first=1)
+    whole = interrupted(other, False, lambda: None)
+    for number in range(2):
+        whole(*inputs_of(number))
     for number in range(3):
         step(*inputs_of(number))
         sharded = [group.is_sharded for group in grappler.report(step.plan).latest.groups]
         harness.write_json("sharded", sharded)
     weights = [weight.value for weight in network.weights]
+    slot = network.optimizer.variables[0].value
     errors = []
-    for access in (weights[0].numpy, weights[0].numpy, lambda: step(*inputs_of(3))):
+    for access in (weights[0].numpy, slot.numpy, lambda: step(*inputs_of(3)), slot.numpy):
         try:
             access()
         except (RuntimeError, tf.errors.OpError) as error:
             errors.append(f"{type(error).__name__}: {error}")
-    weights[0].assign(tf.ones(SHAPES[0]))
-    return {"errors": errors, "assigned": float(tf.reduce_min(weights[0]))}
+    return {
+        "errors": errors,
+        "slot": slot.name.partition(":")[0],
+        "different": different_weights(network, other),
+    }
+
+
+def left() -> Any:
+    """Ends the scripts of ranks 1 and 2, by a signal and an exit, while rank 0 is in a step."""
+    ours, theirs, step, other = pair(Delay("left"))
+    for number in range(2):
+        other(*inputs_of(number))
+    for number in range(2):
+        step(*inputs_of(number))
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    if RANK == 2:
+        raise SystemExit(3)
+    error = ""
+    try:
+        step(*inputs_of(2))
+    except (RuntimeError, tf.errors.OpError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    return {"error": error, "different": different(ours, theirs)}
 
 
 def killed_in_sums() -> Any:
@@ -210,6 +246,36 @@ def delayed() -> Any:
 
 
 @cases
+def read_in_call() -> Any:
+    """Reads weights in a thread during a call that has updated some of them in part."""
+    ours, theirs = Network("written"), Network("written")
+    found: list[Any] = []
+    has_begun = threading.Event()
+
+    def read() -> None:
+        has_begun.set()
+        found.extend(weight.numpy() for weight in ours.weights)
+
+    thread = threading.Thread(target=read)
+
+    def begin() -> None:
+        if number == 1:
+            thread.start()
+            has_begun.wait()
+            time.sleep(0.1)  # in which the thread could read
+
+    step = interrupted(ours, True, begin, first=3)
+    other = interrupted(theirs, False, lambda: None)
+    for number in range(2):
+        other(*inputs_of(number))
+    for number in range(2):
+        step(*inputs_of(number))
+    thread.join()
+    pairs = zip(found, theirs.weights, strict=True)
+    return [weight.path for value, weight in pairs if value.tobytes() != weight.numpy().tobytes()]
+
+
+@cases
 def failed_call() -> Any:
     """Calls a step with invalid inputs on rank 0 while weights are gathered."""
     delay = Delay("failed")
@@ -245,6 +311,6 @@ def leave() -> None:
         harness.write_json("leave", different(ours, theirs))
 
 
-for ending in (killed, killed_in_sums):
+for ending in (killed, killed_in_sums, left):
     if os.environ.get("TF_LIBRA_JOB_CASES") == ending.__name__:  # ends the job
         cases.add(ending.__name__, ending)

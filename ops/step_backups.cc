@@ -1,0 +1,209 @@
+#include "ops/step_backups.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "ops/owned_slot.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_libra {
+
+using tensorflow::Tensor;
+using tensorflow::Var;
+using tensorflow::core::RefCountPtr;
+
+namespace {
+
+struct Backup {
+  RefCountPtr<Var> variable;
+  bool is_slot = false;
+  bool is_complete = false;  // the part is there
+  size_t begin = 0;          // of a weight's part, in bytes
+  Tensor part;
+  // Of a slot: what it held if it was whole. Of a weight that is gathered: what it held until then,
+  // with the part changed.
+  std::optional<Tensor> whole;
+};
+
+void UndoSlot(const Backup& backup) {
+  OwnedSlot* const slot = SlotOf(backup.variable.get());
+  if (slot == nullptr) return;  // the script has assigned it since
+  if (backup.whole) {
+    *backup.variable->tensor() = *backup.whole;
+  } else {
+    slot->part = backup.part;
+  }
+}
+
+void UndoWeight(Backup* backup) {
+  Tensor* const tensor = backup->variable->tensor();
+  if (backup->whole) *tensor = *std::exchange(backup->whole, std::nullopt);
+  if (!backup->is_complete) return;  // the kernel has failed before it changed the part
+  const size_t end = backup->begin + backup->part.TotalBytes();
+  if (tensor->dtype() != backup->part.dtype() || tensor->TotalBytes() < end) return;
+  if (!tensor->RefCountIsOne()) *tensor = tensorflow::tensor::DeepCopy(*tensor);
+  std::memcpy(static_cast<char*>(tensor->data()) + backup->begin, backup->part.data(),
+              backup->part.TotalBytes());
+}
+
+}  // namespace
+
+struct UpdatedStep {
+  std::unordered_map<const Var*, Backup> backups;
+  int num_gathers = 0;  // that have not ended
+  bool is_closed = false, has_failed = false, is_undone = false;
+
+  Backup* Add(Var* variable) {
+    Backup* const backup = &backups[variable];
+    if (backup->variable == nullptr) {
+      variable->Ref();
+      backup->variable.reset(variable);
+    }
+    return backup;
+  }
+};
+
+StepBackups& StepBackups::Global() {
+  static StepBackups* const backups = new StepBackups;
+  return *backups;
+}
+
+absl::Status StepBackups::AddWeight(tensorflow::OpKernelContext* context, Var* weight,
+                                    ByteRange bytes, char** data) {
+  *data = nullptr;
+  if (bytes.size() == 0) return absl::OkStatus();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  UpdatedStep* const step = OpenStep();
+  if (step->backups.count(weight) > 0) return absl::OkStatus();
+  const tensorflow::DataType dtype = weight->tensor()->dtype();
+  const int64_t size = bytes.size() / tensorflow::DataTypeSize(dtype);
+  Tensor part;
+  TF_RETURN_IF_ERROR(context->allocate_temp(dtype, tensorflow::TensorShape({size}), &part));
+  *data = static_cast<char*>(part.data());
+  Backup* const backup = step->Add(weight);
+  backup->begin = bytes.begin;
+  backup->part = std::move(part);
+  return absl::OkStatus();
+}
+
+void StepBackups::CompleteWeight(const Var* weight) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  OpenStep()->backups.at(weight).is_complete = true;
+}
+
+void StepBackups::AddWholeSlot(Var* slot, const Tensor& whole, const Tensor& part) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Backup* const backup = OpenStep()->Add(slot);
+  backup->is_slot = backup->is_complete = true;
+  backup->whole = whole;
+  backup->part = part;
+}
+
+bool StepBackups::AddSlot(Var* slot, const Tensor& part) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  UpdatedStep* const step = OpenStep();
+  if (step->backups.count(slot) > 0) return false;
+  Backup* const backup = step->Add(slot);
+  backup->is_slot = backup->is_complete = true;
+  backup->part = part;
+  return true;
+}
+
+StepBackups::StepPtr StepBackups::BeginGather(const Weights& weights, bool is_last) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  UpdatedStep* const step = OpenStep();
+  for (const auto& weight : weights) {
+    Backup* const backup = step->Add(weight.get());
+    if (!backup->whole) backup->whole = *weight->tensor();
+  }
+  ++step->num_gathers;
+  step->is_closed = is_last;
+  return steps_.back();
+}
+
+bool StepBackups::MayAssign(const UpdatedStep& step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !step.is_undone;
+}
+
+void StepBackups::EndGather(const StepPtr& step, bool is_whole) {
+  StepPtr complete;  // freed without the mutex, as it may be the last to refer to variables
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --step->num_gathers;
+  if (!is_whole) step->has_failed = true;
+  complete = step;
+  RemoveIfComplete(step);
+}
+
+void StepBackups::EndCall() {
+  StepPtr ended;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (steps_.empty() || steps_.back()->is_closed) return;
+  ended = steps_.back();
+  ended->is_closed = true;
+  RemoveIfComplete(ended);
+}
+
+void StepBackups::KeepChanges() {
+  std::deque<StepPtr> steps;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  steps.swap(steps_);
+}
+
+void StepBackups::Undo() {
+  std::deque<StepPtr> steps;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    steps.swap(steps_);
+    for (const StepPtr& step : steps) step->is_undone = true;
+  }
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    for (auto& [address, backup] : (*step)->backups) {
+      const tensorflow::mutex_lock lock(*backup.variable->mu());
+      backup.is_slot ? UndoSlot(backup) : UndoWeight(&backup);
+    }
+  }
+}
+
+bool StepBackups::FindSlot(const Var* slot, Tensor* part) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const StepPtr& step : steps_) {
+    const auto found = step->backups.find(slot);
+    if (found == step->backups.end()) continue;
+    *part = found->second.part;
+    return true;
+  }
+  return false;
+}
+
+int64_t StepBackups::num_complete() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return num_complete_;
+}
+
+void StepBackups::Reset() {
+  std::deque<StepPtr> steps;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  steps.swap(steps_);
+  num_complete_ = 0;
+}
+
+// With the mutex locked, as the next.
+UpdatedStep* StepBackups::OpenStep() {
+  if (steps_.empty() || steps_.back()->is_closed) steps_.push_back(std::make_shared<UpdatedStep>());
+  return steps_.back().get();
+}
+
+void StepBackups::RemoveIfComplete(const StepPtr& step) {
+  if (!step->is_closed || step->num_gathers > 0 || step->has_failed || step->is_undone) return;
+  const auto found = std::find(steps_.begin(), steps_.end(), step);
+  if (found == steps_.end()) return;
+  steps_.erase(found);
+  ++num_complete_;
+}
+
+}  // namespace tf_libra
