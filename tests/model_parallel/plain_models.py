@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -69,6 +70,32 @@ def words() -> Trained:
         return x @ dense[2]
 
     return Trained(call, cross_entropy, [table, *dense], keras.optimizers.SGD(0.5))
+
+
+class _Scattering:
+    """Plain SGD of a table, whose rows it scatters by hand, and of matrices."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self.iterations = tf.Variable(0, trainable=False)
+        self.variables = [self.iterations]
+
+    def build(self, variables: Any) -> None:
+        pass
+
+    def apply_gradients(self, pairs: Any) -> None:
+        for gradient, variable in pairs:
+            if variable is self._table:
+                variable.scatter_sub(tf.IndexedSlices(0.5 * gradient.values, gradient.indices))
+            else:
+                variable.assign_sub(0.5 * gradient)
+        self.iterations.assign_add(1)
+
+
+def scattered() -> Trained:
+    """Returns `words`, whose step reads the rows of sparse gradients."""
+    trained = words()
+    return replace(trained, optimizer=_Scattering(trained.variables[0]), keeps_rows=True)
 
 
 def permuted() -> Trained:

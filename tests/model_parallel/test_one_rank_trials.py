@@ -112,10 +112,11 @@ def test_auto_leaves_out_stages_of_sparse_gradients(trained: Job) -> None:
 
 
 def test_auto_trains_rows_that_are_added_in_stages(trained: Job) -> None:
-    """Examples of one rank and of several ones have the same words."""
+    """Examples of one rank and of several ones have the same words. A step may read their rows."""
     plan = {2: "PipelinePlan", 3: "BurstPlan"}[trained.world_size]
     num_steps = trained_steps(trained, "compared rows")
-    _, variables = train_alone(plain_models.words, num_steps, SAMPLES, 1)
+    make = {2: plain_models.scattered, 3: plain_models.words}[trained.world_size]
+    _, variables = train_alone(make, num_steps, SAMPLES, 1)
     check_variables(trained, "compared rows", variables)
     for rank in range(trained.world_size):
         value = trained.value("compared rows", rank)

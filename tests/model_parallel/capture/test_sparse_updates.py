@@ -8,10 +8,11 @@ from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 
 keras = tf.keras
+WORDS = tf.constant(4 * [[0, 1, 1]])
 
 
-def use_of_rows(apply):
-    """Returns the op that uses rows in a step whose table is looked up twice."""
+def make_step(apply):
+    """Returns a step whose table is looked up twice."""
     table, other = tf.Variable(tf.ones([6, 2])), tf.Variable(tf.ones([2]))
 
     @tf.function
@@ -22,8 +23,12 @@ def use_of_rows(apply):
         apply(tape.gradient(loss, [table, other]), [table, other])
         return loss
 
-    words = tf.constant(4 * [[0, 1, 1]])
-    traces = SizedTraces(StepRecorder(step, joins_rows=True), ((words,), {}), 4, 4)
+    return step
+
+
+def use_of_rows(apply):
+    """Returns the op that uses rows in a step."""
+    traces = SizedTraces(StepRecorder(make_step(apply), joins_rows=True), ((WORDS,), {}), 4, 4)
     assert traces.microbatch_graph.recording.has_rows
     return find_use_of_rows(traces.microbatch_graph)
 
@@ -99,3 +104,16 @@ def test_rows_are_added(apply):
 def test_rows_have_another_use(apply):
     """Squares of rows that have the same id are no square of their sum."""
     assert use_of_rows(apply)
+
+
+def test_stages_have_dense_sums_as_rows_of_all_ids():
+    """A step written by hand reads values and ids, which a dense gradient does not have."""
+    recorder = StepRecorder(make_step(scatter))
+    with pytest.raises(AttributeError):
+        recorder.record((WORDS,), {})
+    recorder.return_rows()
+    recording = recorder.record((WORDS,), {})
+    assert not recording.has_rows
+    [op] = [op for op in recording.concrete.graph.get_operations() if "Scatter" in op.type]
+    _, ids, rows = op.inputs
+    assert tf.get_static_value(ids).tolist() == [*range(6)] and rows.shape == [6, 2]

@@ -34,7 +34,7 @@ class StepRecorder:
         """
         self.name = step_name(function)
         self._step = _without_signature(function)
-        self._selects_branches = False
+        self._selects_branches = self._returns_rows = False
         self._policy = ReductionPolicy(sparse_as_dense=not joins_rows, joins_rows=joins_rows)
         self.reset()
 
@@ -45,6 +45,14 @@ class StepRecorder:
         `conditional_updates`.
         """
         self._selects_branches = True
+        self.reset()
+
+    def return_rows(self) -> None:
+        """Lets the step have dense sums of rows as rows of all ids in later traces; drops all.
+
+        It is for steps that compute with rows as their sum, but read the parts of `IndexedSlices`.
+        """
+        self._returns_rows = True
         self.reset()
 
     def reset(self) -> None:
@@ -60,7 +68,7 @@ class StepRecorder:
 
     @contextlib.contextmanager
     def _recording(self, registry: GradientRegistry) -> Iterator[None]:
-        self._hooks = TraceHooks(self.name, registry, self._selects_branches)
+        self._hooks = TraceHooks(self.name, registry, self._selects_branches, self._returns_rows)
         with self._hooks.installed():
             yield
 

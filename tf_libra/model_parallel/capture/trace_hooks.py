@@ -56,13 +56,20 @@ class TraceHooks:
         losses: names of the ops whose gradient the step computes.
     """
 
-    def __init__(self, name: str, registry: GradientRegistry, selects_branches: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        registry: GradientRegistry,
+        selects_branches: bool,
+        returns_rows: bool = False,
+    ) -> None:
         """Starts recording the current default graph.
 
         Args:
             name: name of the step.
             registry: gradient registry of the trace.
             selects_branches: whether conditions of the update become selections.
+            returns_rows: whether the step gets a dense sum of rows as the rows of all ids.
         """
         self.graph: Any = tf.compat.v1.get_default_graph()
         self.registry = registry
@@ -74,7 +81,7 @@ class TraceHooks:
         self.has_rows = False
         self.losses: tuple[str, ...] = ()
         self._name = name
-        self._selects_branches = selects_branches
+        self._selects_branches, self._returns_rows = selects_branches, returns_rows
         self._keras_stack: list[Any] = []  # Keras layers whose call is in progress
         self._name_counts: dict[str, int] = {}
 
@@ -184,9 +191,20 @@ class TraceHooks:
             for variable, reduced in zip(variables, tf.nest.flatten(result), strict=True):
                 if reduced is not None:
                     self._record_gradient(variable, reduced)
-            return result
+            return self._with_rows(result) if self._returns_rows else result
 
         return call
+
+    def _with_rows(self, result: Any) -> Any:
+        """Returns gradients whose sums of rows, which stages reduce, are the rows of all ids."""
+
+        def with_rows(gradient: Any) -> Any:
+            found = None if gradient is None else self.registry.find(gradient)
+            if found is None or not isinstance(found[0].raw[found[1]], tf.IndexedSlices):
+                return gradient
+            return tf.IndexedSlices(gradient, tf.range(gradient.shape[0]), tf.shape(gradient))
+
+        return tf.nest.map_structure(with_rows, result)
 
     def _record_gradient(self, variable: Any, reduced: Any) -> None:
         if variable.dtype.is_complex:

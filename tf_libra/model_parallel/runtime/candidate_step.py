@@ -173,6 +173,19 @@ class CandidateTraining(StagedTraining):
             layers = layers.with_batch(num_ranks, num_ranks)
         return layers, samples * num_ranks
 
+    def _trace(self, arguments: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
+        """See `StagedTraining`. A step in trials may read rows of sparse gradients.
+
+        Trials leave stages out unless it uses them as their dense sum alone.
+        """
+        try:
+            return super()._trace(arguments, samples, size, num_ranks)
+        except AttributeError:
+            if not self._is_tried or self._planner.joins_rows:
+                raise
+            self._recorder.return_rows()
+            return super()._trace(arguments, samples, size, num_ranks)
+
     # Steps.
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
