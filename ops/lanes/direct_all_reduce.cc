@@ -181,14 +181,14 @@ class Exchange {
   void SumRun(size_t at, size_t size, const char* input, char* output) {
     const auto any_zero = [this](size_t begin) {
       return std::any_of(peers_.begin(), peers_.end(), [this, begin](const ExchangePeer& peer) {
-        return moves_.HasZeroPart(peer, begin);
+        return moves_.IsPartMarked(peer, begin);
       });
     };
     ForEachPiece(at, at + size, any_zero, [&](size_t begin, size_t end, bool zero) {
       const auto sum = [&](size_t from, size_t to) {
         const char* const own = input + (from - at);
         char* const result = output + (from - at);
-        if (zero && moves_.SumZeros(peers_, from, to - from, own, result)) return;
+        if (zero && moves_.TrySumZeros(peers_, from, to - from, own, result)) return;
         for (const ExchangePeer& peer : peers_) {
           parts_[peer.index] = moves_.PartOf(peer, from, /*may_be_zero=*/zero);
         }

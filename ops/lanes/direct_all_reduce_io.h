@@ -89,15 +89,16 @@ class ExchangeIo {
   size_t BlockEnd() const;
   // So much of the own chunk is final, and may be sent; what memory held of its parts is free.
   void Summed(size_t end, std::vector<ExchangePeer>* peers);
-  // Returns whether a peer's part has only zeros in the block with byte `at` of the own chunk.
-  bool HasZeroPart(const ExchangePeer& peer, size_t at) const;
+  // Returns whether a peer has marked its part of the block with byte `at` of the own chunk.
+  bool IsPartMarked(const ExchangePeer& peer, size_t at) const;
   // Returns the received bytes of a peer's part from byte `at` of the own chunk on; if it
   // `may_be_zero`, up to the end of the block.
   const char* PartOf(const ExchangePeer& peer, size_t at, bool may_be_zero) const;
-  // If no rank has others than zeros in the block of the own chunk that begins at `at`, with
-  // `input` of this rank, writes its sum, and returns true.
-  bool SumZeros(const std::vector<ExchangePeer>& peers, size_t at, size_t size, const char* input,
-                char* output);
+  // Writes the sum of the block of the own chunk that begins at `at`, with `input` of this rank,
+  // and returns true if all peers have marked their parts, and this rank has zeros. Otherwise, and
+  // where rounding errors are kept, it does nothing.
+  bool TrySumZeros(const std::vector<ExchangePeer>& peers, size_t at, size_t size,
+                   const char* input, char* output);
 
   Step Fail(StatusCode code, const ExchangePeer& peer, const std::string& what);
   ExchangeResult* result() { return &result_; }
@@ -135,7 +136,7 @@ class ExchangeIo {
 
   // A step in shared memory, whose failure has one cause.
   Step InMemory(const ExchangePeer& peer, Step step);
-  // Up to a block.
+  // Copies up to a block, in multiples of `grain` but for the end of the range.
   template <typename Copy>
   Step CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit, size_t grain,
                  size_t* moved, Copy copy);
@@ -161,7 +162,7 @@ class ExchangeIo {
   const bool counts_memory_;
   size_t summed_ = 0;   // bytes of the own chunk that are final
   size_t arrived_ = 0;  // peers that have sent anything
-  // Of each block of the own chunk, whether its sum has only zeros, for sure.
+  // Blocks of the own chunk whose sums are known to have only zeros.
   std::vector<bool> zero_sums_;
   ExchangeResult result_;
 };

@@ -8,39 +8,40 @@
 namespace tf_libra {
 namespace {
 
-// The part of a peer that has marked it.
+// What a marked block contains.
 alignas(64) constexpr char kZeros[kMarkedBlockBytes] = {};
 
-// Of blocks by their first byte, or any other, in a range. No block is in an empty set.
+// Adds the block of a range that contains byte `at` to a set of blocks.
 void SetBlock(size_t at, ByteRange range, std::vector<bool>* blocks) {
   blocks->resize(range.size() / kMarkedBlockBytes);
   (*blocks)[at / kMarkedBlockBytes] = true;
 }
 
+// Returns whether a set of blocks, which may have no room for any yet, contains the one at `at`.
 bool HasBlock(const std::vector<bool>& blocks, size_t at) {
   return !blocks.empty() && blocks[at / kMarkedBlockBytes];
 }
 
 }  // namespace
 
-bool ExchangeIo::HasZeroPart(const ExchangePeer& peer, size_t at) const {
+bool ExchangeIo::IsPartMarked(const ExchangePeer& peer, size_t at) const {
   if (peer.memory == nullptr) return false;
-  return MarkedRange{peer.memory->incoming_parts(), own_chunk_.size(), summed_}.IsZero(at);
+  return MarkedRange{peer.memory->incoming_parts(), own_chunk_.size(), summed_}.IsMarked(at);
 }
 
 const char* ExchangeIo::PartOf(const ExchangePeer& peer, size_t at, bool may_be_zero) const {
-  if (may_be_zero && HasZeroPart(peer, at)) return kZeros;
+  if (may_be_zero && IsPartMarked(peer, at)) return kZeros;
   return (peer.memory == nullptr ? peer.block : peer.memory->incoming_parts()->here()) + at -
          summed_;
 }
 
-bool ExchangeIo::SumZeros(const std::vector<ExchangePeer>& peers, size_t at, size_t size,
-                          const char* input, char* output) {
+bool ExchangeIo::TrySumZeros(const std::vector<ExchangePeer>& peers, size_t at, size_t size,
+                             const char* input, char* output) {
   const bool is_zero =
       options_.omits_zeros && size == kMarkedBlockBytes && options_.float32_sums == nullptr &&
       options_.rounding_errors == nullptr &&
       std::all_of(peers.begin(), peers.end(),
-                  [this, at](const ExchangePeer& peer) { return HasZeroPart(peer, at); }) &&
+                  [this, at](const ExchangePeer& peer) { return IsPartMarked(peer, at); }) &&
       AreZeros(input, size);
   if (!is_zero) return false;
   if (output != input) std::memset(output, 0, size);
@@ -137,14 +138,15 @@ template <typename IsZero>
 void ExchangeIo::WriteRun(const MarkedRange& range, size_t at, size_t size, const char* from,
                           char* memory, IsZero is_zero) {
   const size_t end = at + size;
-  const auto marks = [&](size_t block) {
+  const auto mark_if_zero = [&](size_t block) {
     uint8_t* const mark = range.mark(block);
     if (mark == nullptr || block % kMarkedBlockBytes != 0) return false;
     const bool zero = block + kMarkedBlockBytes <= end && is_zero(block);
-    *mark = zero ? 1 : 0;
+    const uint8_t value = zero ? 1 : 0;
+    if (*mark != value) *mark = value;  // a reader may have its line
     return zero;
   };
-  ForEachPiece(at, end, marks, [&](size_t begin, size_t stop, bool zero) {
+  ForEachPiece(at, end, mark_if_zero, [&](size_t begin, size_t stop, bool zero) {
     if (counts_memory_) (zero ? result_.num_omitted : result_.num_sent) += stop - begin;
     if (!zero) std::memcpy(memory + (begin - at), from + (begin - at), stop - begin);
   });
@@ -156,16 +158,15 @@ Step ExchangeIo::ReceiveInMemory(ExchangePeer* peer) {
   const MarkedRange sums = {peer->memory->incoming_sums(), peer->chunk.size(), peer->sum_received};
   size_t at = peer->sum_received;
   const auto read = [&](const char* input, char* output, char* memory, size_t size) {
-    const auto is_zero = [&](size_t block) { return sums.IsZero(block); };
+    const auto is_zero = [&](size_t block) { return sums.IsMarked(block); };
     ForEachPiece(at, at + size, is_zero, [&](size_t begin, size_t end, bool zero) {
       if (!zero) {
         std::memcpy(output + (begin - at), memory + (begin - at), end - begin);
         return;
       }
       ForEachMarkedBlock(begin, end, [&](size_t from, size_t to) {
-        // In place, what this rank has sent as zeros is there.
-        const bool is_there = input == output && HasBlock(peer->zero_parts, from);
-        if (!is_there) std::memset(output + (from - at), 0, to - from);
+        const bool is_already_zero = input == output && HasBlock(peer->zero_parts, from);
+        if (!is_already_zero) std::memset(output + (from - at), 0, to - from);
       });
     });
     at += size;

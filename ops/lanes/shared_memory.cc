@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <new>
 #include <string>
@@ -17,11 +18,18 @@ constexpr int kRings = 4;
 // The state and marks of all rings. A page of the largest kind that machines have: what is mapped
 // by itself begins at such a one.
 constexpr size_t kStateBytes = 1 << 16;
+constexpr size_t kCacheLineBytes = 64;
 // Sealed: a file that shrank would end every process that has mapped it.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t FileBytes(size_t capacity) { return kStateBytes + kRings * capacity; }
 size_t MappedBytes(size_t capacity) { return kStateBytes + 2 * kRings * capacity; }
+
+// Bytes of the marks of a ring: both sides write marks, those of other rings in other lines.
+size_t MarksBytes(size_t capacity) {
+  const size_t num_lines = (RingEnd::NumMarks(capacity) + kCacheLineBytes - 1) / kCacheLineBytes;
+  return num_lines * kCacheLineBytes;
+}
 
 Status Refused(const char* call, int error) {
   return Status(StatusCode::kUnavailable, std::string(call) + ": " + ErrnoText(error));
@@ -83,8 +91,8 @@ void RingEnd::AwaitNothing() { *wanted_by_me_ = RingState::kNever; }
 RingEnd SharedMemory::EndOf(int ring, bool reads, char* base, size_t capacity) {
   uint8_t* const marks = reinterpret_cast<uint8_t*>(base + kRings * sizeof(RingState));
   return RingEnd(reads, reinterpret_cast<RingState*>(base) + ring,
-                 marks + ring * RingEnd::NumMarks(capacity),
-                 base + kStateBytes + 2 * ring * capacity, capacity);
+                 marks + ring * MarksBytes(capacity), base + kStateBytes + 2 * ring * capacity,
+                 capacity);
 }
 
 // Rings 0 and 1 lead away from the maker.
@@ -106,6 +114,7 @@ void SharedMemory::AwaitNothing() {
 
 Status SharedMemory::Map(const Socket& file, size_t capacity, bool maker,
                          std::unique_ptr<SharedMemory>* memory) {
+  assert(kRings * (sizeof(RingState) + MarksBytes(capacity)) <= kStateBytes);
   void* const room = mmap(nullptr, MappedBytes(capacity), PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return Refused("mmap", errno);

@@ -27,9 +27,10 @@ struct RingState {
   std::atomic<uint64_t> wanted_written;
 };
 static_assert(sizeof(RingState) == 128, "both sides see the same layout");
-// Of zeros: a writer may mark whole ones of a range instead of copying them (zero_marks.h).
-inline constexpr size_t kMarkedBlockBytes = 4096;
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "works between processes");
+
+// Size of a zero block, which a writer marks instead of copying it (zero_marks.h).
+inline constexpr size_t kMarkedBlockBytes = 4096;
 
 // The end of a ring at which this process reads, or writes. What is known of this end is kept here;
 // what the other side says is read once and checked before it is used: another process may write
@@ -38,8 +39,9 @@ class RingEnd {
  public:
   // `bytes` is mapped twice in a row, so that whatever is in the ring lies in one piece.
   RingEnd(bool reads, RingState* state, uint8_t* marks, char* bytes, size_t capacity);
-  // Marks of as many blocks as begin in a full ring, and of one at either end that is not all
-  // there.
+  // Returns the number of marks. Blocks that are not read yet begin in the last
+  // kMarkedBlockBytes - 1 bytes before the reader's position, or in the `capacity` bytes from there
+  // on. In each kMarkedBlockBytes of positions at most one begins.
   static constexpr size_t NumMarks(size_t capacity) { return capacity / kMarkedBlockBytes + 2; }
 
   size_t capacity() const { return capacity_; }
@@ -51,8 +53,8 @@ class RingEnd {
   // Returns whether the other side has claimed another position since the last call, or since Look.
   bool HasMoved();
   char* here() const { return bytes_ + position_ % capacity_; }
-  // Of the block that begins at `position`. Its own until the last byte of that block is read,
-  // since no two blocks begin in the same `kMarkedBlockBytes`.
+  // Returns the mark of the block that begins at `position`. No other block has it before the last
+  // byte of this one is read.
   uint8_t* mark(uint64_t position) const {
     return marks_ + position / kMarkedBlockBytes % NumMarks(capacity_);
   }
@@ -99,7 +101,7 @@ class SharedMemory {
   void AwaitNothing();
 
  private:
-  // All that is mapped, in one piece: the state, and each ring twice.
+  // All that is mapped, in one piece: the state, the marks, and each ring twice.
   SharedMemory(char* base, size_t capacity, bool maker);
   static RingEnd EndOf(int ring, bool reads, char* base, size_t capacity);
   static Status Map(const Socket& file, size_t capacity, bool maker,

@@ -22,16 +22,17 @@ struct MarkedRange {
   size_t num_bytes;
   size_t moved;
 
-  // Of the block with the byte at `at`; nullptr if that is no whole one.
+  // Returns the mark of the block that contains the byte at `at`; nullptr if the range has only a
+  // part of it.
   uint8_t* mark(size_t at) const {
     const size_t begin = at - at % kMarkedBlockBytes;
     if (begin + kMarkedBlockBytes > num_bytes) return nullptr;
     return ring->mark(ring->position() + begin - moved);
   }
-  // To a reader.
-  bool IsZero(size_t at) const {
-    const uint8_t* const is_zero = mark(at);
-    return is_zero != nullptr && *is_zero != 0;
+  // Returns, to a reader, whether the block that contains the byte at `at` is marked.
+  bool IsMarked(size_t at) const {
+    const uint8_t* const found = mark(at);
+    return found != nullptr && *found != 0;
   }
 };
 
@@ -44,8 +45,9 @@ void ForEachMarkedBlock(size_t begin, size_t end, Visit visit) {
   }
 }
 
-// Calls `visit(begin, end, is_zero)` for pieces of [begin, end) whose blocks `is_zero(at)` tells
-// apart, which is called once for each block, in order, with the first of its bytes here.
+// Calls `visit(begin, end, zero)` for pieces of [begin, end): runs of blocks for which
+// `is_zero(at)` has returned the same. It is called once for each block, in order, with the first
+// of its bytes.
 template <typename IsZero, typename Visit>
 void ForEachPiece(size_t begin, size_t end, IsZero is_zero, Visit visit) {
   bool zero = begin < end && is_zero(begin);

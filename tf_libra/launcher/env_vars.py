@@ -61,7 +61,7 @@ _CORE_VARIABLES = (
     EnvVar(
         "TF_LIBRA_ZERO_BLOCKS",
         "omit",
-        "send: blocks of zeros in gradients travel between hosts, too (docs/zero_blocks.md)",
+        "send: blocks of zeros in gradients travel, too (docs/zero_blocks.md)",
     ),
     EnvVar(
         "TF_LIBRA_NCCL_NEXT_TUNER",

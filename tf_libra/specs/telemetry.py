@@ -24,7 +24,7 @@ class AllReduceRecord:
         num_bytes: size of the group; of rows that ranks gather, that of an all-reduce that sends
             as much.
         omitted_bytes: zeros that this rank has left out of what it sent, over all of its hops.
-        sent_bytes: what it has sent over sockets, or if there are none in shared memory, over all
+        sent_bytes: what it has sent over sockets, or, if there are none, in shared memory, over all
             of its hops; 0 if unknown.
         enqueued_ns: submission of the op to the engine.
         started_ns: start of the first lane.
