@@ -123,11 +123,10 @@ def residual_with_batch_norm() -> Net:
 def attention() -> Net:
     tokens = layers.Input((6,), dtype="int32")
     x = layers.Embedding(11, 8)(tokens)
-    for _ in range(2):
-        y = layers.MultiHeadAttention(2, 4)(x, x)
-        x = layers.LayerNormalization()(layers.Add()([x, y]))
-        y = layers.Dense(8)(layers.Dense(16, activation="gelu")(x))
-        x = layers.LayerNormalization()(layers.Add()([x, y]))
+    y = layers.MultiHeadAttention(2, 4)(x, x)
+    x = layers.LayerNormalization()(layers.Add()([x, y]))
+    y = layers.Dense(8)(layers.Dense(16, activation="gelu")(x))
+    x = layers.LayerNormalization()(layers.Add()([x, y]))
     model = tf.keras.Model(tokens, layers.Dense(11)(x))
     return of_keras(model, np.arange(12, dtype=np.int32).reshape(2, 6) % 11)
 
