@@ -239,7 +239,7 @@ def through_trials(alone: bool) -> Any:
     last, plans = weights(model), []
     for chosen in (FIRST, "spp", "deeppool"):
         with drifting(chosen):
-            model.fit(shares(alone), epochs=5, verbose=0)
+            model.fit(shares(alone), epochs=10, verbose=0)
         plans.append(type(fitting.plan).__name__ if fitting else "")
     drifted = weights(model)
     if alone or RANK == 0:
