@@ -6,7 +6,7 @@ For each model, two workers on one host, with a core each, train it in three way
 
 - `one worker` trains the joint batch of both; the other waits.
 - `burst` is a burst plan that has all layers on the first rank: it computes the same, but takes the
-  examples of the other rank, runs in stages and returns results to it.
+  examples of the other rank, and returns results to it.
 - `stages` is a pipeline of two stages and 4 microbatches.
 
 The results are saved case by case in `--json`, unless steps of one worker spread so widely that
