@@ -206,12 +206,15 @@ class DeferredReduction:
         """Returns the averages of all gradients."""
         values = dict(zip(self.inputs, inputs, strict=True))
         sums = {name: values[name] for name in self.reduction.names}
+        last: list[Any] = []  # one after the other, as each takes memory for its concatenation
         for each in self.deferred:
             first, second = (
                 [values[tensor_key(name, m)] for m in self.microbatches] for name in each.tensors
             )
             shape = self.reduction.variables[each.reduction].shape
-            sums[each.reduction] = each(first, second, shape)
+            with tf.control_dependencies(last):
+                sums[each.reduction] = each(first, second, shape)
+            last = [sums[each.reduction]]
         sums = self.reduction.finish(sums)
         return [sums[name] for name in self.names]
 

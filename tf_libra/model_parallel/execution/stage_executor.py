@@ -185,7 +185,8 @@ class StageExecutor:
         live: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
-        stored: Values = {}  # of all microbatches, for deferred gradients
+        # Of all microbatches, for deferred gradients, by stage.
+        stored: dict[int, Values] = {}
         spans: list[TaskSpan] = []
         reductions = self._partition.reductions
         for index, task in enumerate(self._order):
@@ -208,15 +209,16 @@ class StageExecutor:
             sums |= {name: values[sum_key(name)] for name in computation.summed}
             deferred = computation.deferred
             if deferred is not None:
+                of_stage = stored.setdefault(stage, {})
                 for name in deferred.tensors:
-                    stored[tensor_key(name, microbatch)] = values[name]
+                    of_stage[tensor_key(name, microbatch)] = values[name]
                 if microbatch == deferred.after:
                     start = time.perf_counter()
-                    found = deferred.function({}, {}, sums | stored)
+                    found = deferred.function({}, {}, sums | of_stage)
                     stop = time.perf_counter()
                     spans.append(TaskSpan("gradients", None, start - began, stop - began, stage))
                     sums |= {name: found[sum_key(name)] for name in reductions[stage]}
-                    stored = {}
+                    stored.pop(stage).clear()
             if kind == self._last_kind:
                 # An update copies each weight of which a tensor that was read is still alive.
                 live.pop((stage, microbatch)).clear()

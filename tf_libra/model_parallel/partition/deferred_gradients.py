@@ -75,7 +75,7 @@ def find_deferred_gradients(
     """Returns the gradients of a stage for which one computation per step pays.
 
     Their tensors, of all microbatches, have at most as many bytes as the gradient, whose sum over
-    microbatches they replace. So a stage needs no more memory, and copies fewer bytes than it would
+    microbatches they replace in memory. So a stage copies fewer bytes than it would
     add to sums.
 
     Args:
@@ -182,11 +182,15 @@ def _contraction(op: Any) -> _Contraction | None:
         first, second = operands.split(",")
         summed = [label for label in first if label in second and label not in result]
         labels = "".join((first, second, result))
-        if not summed or not labels.isalpha() or len({*first}) < len(first):
+        if not summed or not labels.isalpha() or _repeats(first) or _repeats(second):
             return None
         axes = (first.index(summed[0]), second.index(summed[0]))
         return _Contraction((op.inputs[0], op.inputs[1]), axes, partial(_einsum, equation=equation))
     return None
+
+
+def _repeats(labels: str) -> bool:
+    return len({*labels}) < len(labels)
 
 
 def _matmul(first: Any, second: Any, transposed: dict[str, bool]) -> Any:

@@ -88,7 +88,9 @@ def measured_layers(
     deferred = _scaled(np.array(each.deferred), whole.deferred[0])
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
-    share_seconds = _share_seconds(traces, call_arguments, batches, many)
+    # A share's tensors are smaller, so that more gradients could be deferred.
+    same = frozenset(each.reduction for each in batches.find_deferred(traces.partition([0]), 0))
+    share_seconds = _share_seconds(traces, call_arguments, batches._replace(reductions=same), many)
     if share_seconds is not None:
         assert traces.shard_size is not None
         share = traces.shard_size / traces.microbatch_size
@@ -181,11 +183,19 @@ class _Batches(NamedTuple):
 
     Attributes:
         number: number of batches, whose gradients are added.
-        defers: whether gradients are computed once for all that need no more memory for it.
+        defers: whether large gradients are computed once for all.
+        reductions: of gradients that may be; None: of all.
     """
 
     number: int
     defers: bool
+    reductions: frozenset[str] | None = None
+
+    def find_deferred(self, cut: StagePartition, stage: int) -> tuple[DeferredGradient, ...]:
+        """Return the gradients of a stage that are computed once."""
+        found = find_deferred_gradients(cut, stage, self.number) if self.defers else ()
+        allowed = self.reductions
+        return tuple(each for each in found if allowed is None or each.reduction in allowed)
 
 
 class _Measured(NamedTuple):
@@ -229,10 +239,8 @@ def _measured(
             stage = cut.stage_of_phase(phase)
             reducing, sums = None, {}
             if phase == cut.backward_phase(stage):
-                deferred: tuple[DeferredGradient, ...] = ()
-                if batches.defers:
-                    deferred = find_deferred_gradients(cut, stage, batches.number)
-                    part = without_deferred(part, deferred)
+                deferred = batches.find_deferred(cut, stage)
+                part = without_deferred(part, deferred)
                 reducing = GradientReduction.for_stage(cut, stage, sent, deferred)
                 if deferred:
                     late[stage] = _deferred_run(
