@@ -247,19 +247,23 @@ class FamilyCandidates:
         if not names and (alone in self.left_out or not self._saves_layers):
             return
         is_possible = alone not in self.left_out or alone in self.slow
-        if not is_possible and not any(self._first.exchange(self.steps[alone].exceeds_memory)):
+        if alone in self.slow and not self.steps[alone].computation:  # not traced yet
+            self._rejects(alone, args, kwargs)
+        is_short = any(self._first.exchange(self.steps[alone].exceeds_memory))
+        if not is_possible and not is_short:
             # What one rank cannot compute, stages cannot either.
             self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
             return
         # Stages have dense gradients, which one rank may not have.
         measured = names[0] if names and self.steps[alone].use_of_rows == "" else alone
-        reason = forecast.measure(measured, args, kwargs, is_possible, may_repeat=bool(names))
+        is_joint = is_possible and not is_short
+        reason = forecast.measure(measured, args, kwargs, is_joint, may_repeat=bool(names))
         if reason:
             self._leave_out_everywhere(dict.fromkeys(names, reason))
             return
         found = forecast.predict(self.arguments)
         self._leave_out_everywhere({name: found[name].problem for name in names})
-        if is_possible:  # else microbatches have to fit into memory, and fewer may not
+        if is_joint:  # else microbatches have to fit into memory, and fewer may not
             self._complete({name: found[name].arguments for name in self._unchecked})
         seconds = forecast.predicted
         tried = {name: seconds[name] for name in self.eligible if name in seconds}
@@ -281,8 +285,8 @@ class FamilyCandidates:
         names = [name for name in self.eligible if self._kind(name).predict is not None]
         if self.forecast.reference is None or not names:
             return
-        late = self.forecast.reference.describe_late(seconds_left, len(names))
-        self._leave_out_everywhere(dict.fromkeys(names, late))
+        late = dict.fromkeys(names, self.forecast.reference.describe_late(seconds_left, len(names)))
+        self._leave_out_everywhere(late, late)
 
     def _rows_against(self, name: str, args: Any, kwargs: Any) -> str:
         kind, alone, use_of_rows = self._kind(name), self.alone, None
