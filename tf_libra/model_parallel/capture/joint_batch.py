@@ -31,10 +31,12 @@ from tf_libra.planning.allowed_differences import (
 
 _HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
-# Ops that change resources other than variables, which undoing a step does not restore.
+# Ops that change resources other than variables, which undoing a step does not restore, or files.
 _CHANGES = re.compile(
-    r"LookupTable(Insert|Import|Remove)|Write\w*Summary|Queue(Enqueue|Dequeue|Close)"
-    r"|Iterator\w*GetNext|(OrderedMap|Map)?(Stage|Unstage)(Clear)?$"
+    r"LookupTable(Insert|Import|Remove)|InitializeTable|Write\w*Summary|Queue(Enqueue|Dequeue|Close)"
+    r"|Iterator\w*GetNext|ReaderRead|AccumulatorApplyGradient|Barrier(InsertMany|TakeMany|Close)"
+    r"|^(OrderedMap|Map)?(Stage|Unstage|UnstageNoKey|Clear)$|^StageClear$"
+    r"|^Print(V2)?$|^WriteFile$|^Save(V2|Slices)?$|^MergeV2Checkpoints$|^(Audio|Image)Summary"
 )
 
 
@@ -118,7 +120,7 @@ def _describe_effects(graph: StepGraph) -> str:
     for name, kind in _nodes(graph):
         if kind in _HOST_OPS:
             return f"{name!r} calls Python, which only one rank would call"
-        if _CHANGES.match(kind):
+        if _CHANGES.search(kind):
             return f"{name!r} has an effect outside of variables, which only one rank would have"
     return ""
 
