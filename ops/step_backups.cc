@@ -92,7 +92,10 @@ absl::Status StepBackups::AddWeight(tensorflow::OpKernelContext* context, Var* w
 
 void StepBackups::CompleteWeight(const Var* weight) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  OpenStep()->backups.at(weight).is_complete = true;
+  // A step that another thread has undone meanwhile is gone.
+  if (steps_.empty()) return;
+  const auto found = steps_.back()->backups.find(weight);
+  if (found != steps_.back()->backups.end()) found->second.is_complete = true;
 }
 
 void StepBackups::AddWholeSlot(Var* slot, const Tensor& whole, const Tensor& part) {

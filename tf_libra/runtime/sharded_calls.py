@@ -19,7 +19,7 @@ from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.owned_slots import OwnedSlots, gather_owned
 from tf_libra.variable_sync.pending_gathers import pending_gathers
-from tf_libra.variable_sync.read_service import read_service
+from tf_libra.variable_sync.read_service import RESCUE_SECONDS, SIGNAL_SECONDS, read_service
 from tf_libra.variable_sync.variable_access import variable_access
 
 
@@ -100,10 +100,14 @@ class ShardedCalls:
         gather_owned(control, self._function, found, of_step=True)
         engine_lib.keep_changes()
 
-    def fail(self) -> None:
-        """Undoes a step that has failed, and lets all ranks fetch slots, before the job ends."""
+    def fail(self, is_exit: bool) -> None:
+        """Undoes a step that has failed, and lets all ranks fetch slots, before the job ends.
+
+        Args:
+            is_exit: whether a signal or `exit` ends it: the launcher does not wait for long.
+        """
         engine_lib.undo_steps()
-        read_service().rescue()
+        read_service().rescue(SIGNAL_SECONDS if is_exit else RESCUE_SECONDS)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

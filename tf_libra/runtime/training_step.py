@@ -296,7 +296,7 @@ class TrainingFunction:
         # What this rank still sends is of the last step, which is complete.
         pending_gathers().finish_quietly()
         try:
-            self._sharded.fail()
+            self._sharded.fail(is_exit=isinstance(error, KeyboardInterrupt | SystemExit))
         finally:
             self._rendezvous.abort(cause, error)
         if cause is not error:

@@ -22,8 +22,8 @@ _RESCUE = "rescue after "
 _ALL = "all functions"
 # Longest wait for other ranks before this one ends the job by an error, and by a signal, after
 # which the launcher kills it.
-_RESCUE_SECONDS = 30.0
-_SIGNAL_SECONDS = 1.0
+RESCUE_SECONDS = 30.0
+SIGNAL_SECONDS = 1.0
 # How often the thread looks for functions that were garbage-collected.
 _POLL_SECONDS = 0.5
 ERRORS = (tf.errors.OpError, control_plane.EngineError)
@@ -247,7 +247,7 @@ class ReadService:
                 reads.fetch(reads.missing())
         _hand_over_all(every)
 
-    def rescue(self, seconds: float = _RESCUE_SECONDS) -> None:
+    def rescue(self, seconds: float = RESCUE_SECONDS) -> None:
         """Lets all ranks fetch what only others have, as this rank ends the job by an error.
 
         Args:
@@ -263,8 +263,7 @@ class ReadService:
                 with contextlib.suppress(control_plane.EngineError):
                     engine_lib.await_gathers(seconds)  # of the last step
                 complete = engine_lib.num_complete_steps()
-                if not self.is_ending:  # else it reads nothing any more
-                    self._rescue_all(complete)
+                self._rescue_all(complete)
                 _notify_all(engine, f"{_ALL}: {_RESCUE}{complete}")
             finally:
                 has_ended.set()
@@ -273,12 +272,12 @@ class ReadService:
         has_ended.wait(seconds)
 
     def _rescue_all(self, complete: int) -> None:
-        for reads in self._all():
+        for reads in () if self.is_ending else self._all():  # else it reads nothing any more
             with contextlib.suppress(Exception):  # later accesses raise it
                 reads.rescue(complete)
 
     def _rescue_before_signal(self) -> None:
-        self.rescue(_SIGNAL_SECONDS)
+        self.rescue(SIGNAL_SECONDS)
 
     def _all(self) -> tuple[ServedValues, ...]:
         return tuple(self._reads.values())
