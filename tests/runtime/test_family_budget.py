@@ -215,6 +215,17 @@ def test_links_are_not_measured_again_without_time_for_that_and_for_turns(
     assert tried.settled and not other.planned_again
 
 
+def test_strategy_for_which_another_rank_lacks_time_is_compared_again_on_all_ranks(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else ranks would look for drift at different times, and wait for each other."""
+    predict(tried, 1e-3)
+    monkeypatch.setattr(first, "exchange", lambda value: [value, {OTHER: "it lacks time"}])
+    tried._candidates._leave_out_late(1e9)
+    assert tried._candidates.left_out == {OTHER: "it lacks time"}
+    assert tried._candidates.slow == {OTHER}
+
+
 def test_transfers_that_a_plan_leaves_out_contradict_no_prediction(
     first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,7 +209,7 @@ class FamilyCandidates:
         self.forecast.refer([seconds for seconds, _ in everyone], is_repeated)
         slow = {name: self.forecast.describe_slow(name) for name in self.eligible}
         self._leave_out_everywhere(dict.fromkeys(slow, job_against(self._first)))
-        self._leave_out_everywhere(slow, slow)
+        self._leave_out_everywhere(slow, are_slow=True)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
         rejected = {name: self._reason_to_reject(name, args, kwargs) for name in alone}
         self._leave_out_everywhere(rejected)
@@ -230,13 +230,13 @@ class FamilyCandidates:
         return self._options[name][0]
 
     def _leave_out_everywhere(
-        self, reasons: Mapping[str, str | None], slow: Mapping[str, str] | None = None
+        self, reasons: Mapping[str, str | None], are_slow: bool = False
     ) -> None:
         """Leaves out strategies for which a rank has a reason; all ranks call it."""
         for rejected in self._first.exchange(dict(reasons)):
             for name, reason in rejected.items():
                 if reason and name not in self.left_out:
-                    self.leave_out(name, reason, is_slow=bool(slow and slow[name]))
+                    self.leave_out(name, reason, is_slow=are_slow)
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies whose steps are predicted to be slower, on all ranks alike."""
@@ -247,29 +247,29 @@ class FamilyCandidates:
         if not names and (alone in self.left_out or not self._saves_layers):
             return
         is_possible = alone not in self.left_out or alone in self.slow
-        if alone in self.slow and not self.steps[alone].computation:  # not traced yet
-            self._rejects(alone, args, kwargs)
-        is_short = any(self._first.exchange(self.steps[alone].exceeds_memory))
-        if not is_possible and not is_short:
+        if alone in self.slow and not self.steps[alone].computation:
+            self._rejects(alone, args, kwargs)  # its trace tells the memory of the joint batch
+        exceeds_memory = any(self._first.exchange(self.steps[alone].exceeds_memory))
+        if not is_possible and not exceeds_memory:
             # What one rank cannot compute, stages cannot either.
             self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
             return
         # Stages have dense gradients, which one rank may not have.
         measured = names[0] if names and self.steps[alone].use_of_rows == "" else alone
-        is_joint = is_possible and not is_short
-        reason = forecast.measure(measured, args, kwargs, is_joint, may_repeat=bool(names))
+        measures_joint = is_possible and not exceeds_memory
+        reason = forecast.measure(measured, args, kwargs, measures_joint, may_repeat=bool(names))
         if reason:
             self._leave_out_everywhere(dict.fromkeys(names, reason))
             return
         found = forecast.predict(self.arguments)
         self._leave_out_everywhere({name: found[name].problem for name in names})
-        if is_joint:  # else microbatches have to fit into memory, and fewer may not
+        if measures_joint:  # else microbatches have to fit into memory, and fewer may not
             self._complete({name: found[name].arguments for name in self._unchecked})
         seconds = forecast.predicted
         tried = {name: seconds[name] for name in self.eligible if name in seconds}
         if tried.keys() & {*names}:
             slow = describe_slow(tried, forecast.reference.compared.step_seconds, alone)
-            self._leave_out_everywhere(slow, slow)
+            self._leave_out_everywhere(slow, are_slow=True)
 
     def _complete(self, arguments: Mapping[str, Mapping[str, Any]]) -> None:
         """Gives strategies the arguments that predictions chose, equal on all ranks."""
@@ -285,8 +285,8 @@ class FamilyCandidates:
         names = [name for name in self.eligible if self._kind(name).predict is not None]
         if self.forecast.reference is None or not names:
             return
-        late = dict.fromkeys(names, self.forecast.reference.describe_late(seconds_left, len(names)))
-        self._leave_out_everywhere(late, late)
+        late = self.forecast.reference.describe_late(seconds_left, len(names))
+        self._leave_out_everywhere(dict.fromkeys(names, late), are_slow=True)
 
     def _rows_against(self, name: str, args: Any, kwargs: Any) -> str:
         kind, alone, use_of_rows = self._kind(name), self.alone, None

@@ -137,7 +137,7 @@ class CandidateTraining(StagedTraining):
         self.accepted = AcceptedDifferences(traces.variable_keys(found.variables), found.results)
         if graph.recording.has_rows:
             self.use_of_rows = find_use_of_rows(graph) or ""
-        shortage = None if found.reason else find_shortage(graph)
+        shortage = find_shortage(graph)
         self.exceeds_memory = shortage is not None
         return found.reason or shortage
 
