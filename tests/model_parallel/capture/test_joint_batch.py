@@ -419,3 +419,16 @@ def test_effects_outside_of_variables_are_named(call, monkeypatch, tmp_path):
     found = difference(make)
     assert "only one rank" in found and 'allow=("host_effects",)' in found
     assert difference(make, {"host_effects"}) is None
+
+
+def test_print_in_a_condition_that_reads_a_variable_is_an_effect():
+    counter = tf.Variable(0.0)
+
+    def print_both(x):
+        tf.print(x, counter)
+        return x + counter
+
+    def print_some(x):
+        return tf.cond(x > 0.0, lambda: print_both(x), lambda: x)
+
+    assert "only one rank" in difference(calling_first(print_some))

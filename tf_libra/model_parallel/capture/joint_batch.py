@@ -31,12 +31,13 @@ from tf_libra.planning.allowed_differences import (
 
 _HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
-# Ops that change resources other than variables, which undoing a step does not restore, or files.
+# Ops that print, write files or change resources other than variables. Undoing a step does not undo
+# them.
 _CHANGES = re.compile(
     r"LookupTable(Insert|Import|Remove)|InitializeTable|Write\w*Summary|Queue(Enqueue|Dequeue|Close)"
-    r"|Iterator\w*GetNext|ReaderRead|AccumulatorApplyGradient|Barrier(InsertMany|TakeMany|Close)"
+    r"|Iterator\w*GetNext|ReaderRead|Accumulator(Apply|Take)Gradient|Barrier(InsertMany|TakeMany|Close)"
     r"|^(OrderedMap|Map)?(Stage|Unstage|UnstageNoKey|Clear)$|^StageClear$"
-    r"|^Print(V2)?$|^WriteFile$|^Save(V2|Slices)?$|^MergeV2Checkpoints$|^(Audio|Image)Summary"
+    r"|^Print(V2)?$|^WriteFile$|^Save(V2|Slices)?$|^MergeV2Checkpoints$|^ImportEvent$"
 )
 
 
