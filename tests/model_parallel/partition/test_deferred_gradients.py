@@ -102,3 +102,21 @@ def test_deferred_gradients_are_measured_apart(num_microbatches: int, defers: bo
         }
         assert found
     assert {*np.flatnonzero(layers.deferred_seconds)} == found
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "is_contraction"),
+    [
+        ("ab,cb->ac", ([2, 3], [4, 3]), True),
+        ("ab,bb->a", ([2, 3], [3, 3]), False),
+        ("bb,ab->a", ([3, 3], [2, 3]), False),
+        ("ab,ac->abc", ([2, 3], [2, 4]), False),
+    ],
+)
+def test_einsum_that_sums_over_an_axis_of_both_tensors_is_a_contraction(
+    equation: str, shapes: tuple[list[int], list[int]], is_contraction: bool
+) -> None:
+    with tf.Graph().as_default():
+        inputs = [tf.compat.v1.placeholder(tf.float32, shape) for shape in shapes]
+        op = tf.raw_ops.Einsum(inputs=inputs, equation=equation).op
+        assert (deferred_gradients._contraction(op) is not None) is is_contraction

@@ -206,15 +206,15 @@ class DeferredReduction:
         """Returns the averages of all gradients."""
         values = dict(zip(self.inputs, inputs, strict=True))
         sums = {name: values[name] for name in self.reduction.names}
-        last: list[Any] = []  # one after the other, as each takes memory for its concatenation
+        previous: list[Any] = []  # one after the other, because each concatenation takes memory
         for each in self.deferred:
             first, second = (
                 [values[tensor_key(name, m)] for m in self.microbatches] for name in each.tensors
             )
             shape = self.reduction.variables[each.reduction].shape
-            with tf.control_dependencies(last):
+            with tf.control_dependencies(previous):
                 sums[each.reduction] = each(first, second, shape)
-            last = [sums[each.reduction]]
+            previous = [sums[each.reduction]]
         sums = self.reduction.finish(sums)
         return [sums[name] for name in self.names]
 

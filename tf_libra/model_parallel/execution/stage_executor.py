@@ -185,7 +185,7 @@ class StageExecutor:
         live: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
-        # Of all microbatches, for deferred gradients, by stage.
+        # Tensors of all microbatches for deferred gradients, by stage.
         stored: dict[int, Values] = {}
         spans: list[TaskSpan] = []
         reductions = self._partition.reductions
@@ -209,12 +209,12 @@ class StageExecutor:
             sums |= {name: values[sum_key(name)] for name in computation.summed}
             deferred = computation.deferred
             if deferred is not None:
-                of_stage = stored.setdefault(stage, {})
+                kept = stored.setdefault(stage, {})
                 for name in deferred.tensors:
-                    of_stage[tensor_key(name, microbatch)] = values[name]
+                    kept[tensor_key(name, microbatch)] = values[name]
                 if microbatch == deferred.after:
                     start = time.perf_counter()
-                    found = deferred.function({}, {}, sums | of_stage)
+                    found = deferred.function({}, {}, sums | kept)
                     stop = time.perf_counter()
                     spans.append(TaskSpan("gradients", None, start - began, stop - began, stage))
                     sums |= {name: found[sum_key(name)] for name in reductions[stage]}

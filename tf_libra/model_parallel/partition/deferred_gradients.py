@@ -75,8 +75,8 @@ def find_deferred_gradients(
     """Returns the gradients of a stage for which one computation per step pays.
 
     Their tensors, of all microbatches, have at most as many bytes as the gradient, whose sum over
-    microbatches they replace in memory. So a stage copies fewer bytes than it would
-    add to sums.
+    microbatches they replace in memory. So a stage writes fewer bytes than if it added gradients to
+    sums.
 
     Args:
         partition: the step in stages.

@@ -89,8 +89,12 @@ def measured_layers(
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
     # A share's tensors are smaller, so that more gradients could be deferred.
-    same = frozenset(each.reduction for each in batches.find_deferred(traces.partition([0]), 0))
-    share_seconds = _share_seconds(traces, call_arguments, batches._replace(reductions=same), many)
+    deferred_names = frozenset(
+        each.reduction for each in batches.find_deferred(traces.partition([0]), 0)
+    )
+    share_seconds = _share_seconds(
+        traces, call_arguments, batches._replace(reductions=deferred_names), many
+    )
     if share_seconds is not None:
         assert traces.shard_size is not None
         share = traces.shard_size / traces.microbatch_size
@@ -184,7 +188,7 @@ class _Batches(NamedTuple):
     Attributes:
         number: number of batches, whose gradients are added.
         defers: whether large gradients are computed once for all.
-        reductions: of gradients that may be; None: of all.
+        reductions: names of the reductions that may be deferred; None allows all.
     """
 
     number: int
