@@ -239,7 +239,9 @@ def test_call_that_fails_between_updates_leaves_values_of_the_last_step(
         assert value["sharded"] == [True] * 3
         assert value["different"] == []
         assert value["error"]
-        assert rank < ranks or value["error"] == "HorovodInternalError"
+        # Of several that fail, one may hear of another's failure first.
+        is_of_another = value["error"] == "HorovodInternalError"
+        assert is_of_another == (rank >= ranks) or rank < ranks > 1
 
 
 def test_weights_are_equal_if_data_end_between_updates(sharded: Job) -> None:

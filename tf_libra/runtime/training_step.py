@@ -32,7 +32,6 @@ from tf_libra.runtime.sharded_calls import ShardedCalls
 from tf_libra.runtime.step_tracer import StepCall, StepTracer
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.plan import Plan
-from tf_libra.variable_sync.pending_gathers import pending_gathers
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.step_variables import StepVariables
 
@@ -293,10 +292,8 @@ class TrainingFunction:
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Aborts the step on the other ranks, which would wait for this one."""
         self._sessions.reporter.on_idle()
-        # What this rank still sends is of the last step, which is complete.
-        pending_gathers().finish_quietly()
         try:
-            self._sharded.fail(is_exit=isinstance(error, KeyboardInterrupt | SystemExit))
+            self._sharded.fail(is_exit=isinstance(cause, KeyboardInterrupt | SystemExit))
         finally:
             self._rendezvous.abort(cause, error)
         if cause is not error:

@@ -78,10 +78,10 @@ class PendingGathers:
             self.forget()
             raise
 
-    def finish_quietly(self) -> None:
+    def finish_quietly(self, seconds: float = _LAST_SECONDS) -> None:
         """Waits a while until no weight is gathered, whole or not; raises nothing."""
         with contextlib.suppress(control_plane.EngineError):
-            self.finish(_LAST_SECONDS)
+            self.finish(seconds)
 
     def forget(self) -> None:
         """Ends the observation: weights that are lost can be assigned."""

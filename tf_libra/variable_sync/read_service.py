@@ -272,7 +272,9 @@ class ReadService:
         has_ended.wait(seconds)
 
     def _rescue_all(self, complete: int) -> None:
-        for reads in () if self.is_ending else self._all():  # else it reads nothing any more
+        if self.is_ending:  # it reads nothing any more
+            return
+        for reads in self._all():
             with contextlib.suppress(Exception):  # later accesses raise it
                 reads.rescue(complete)
 
