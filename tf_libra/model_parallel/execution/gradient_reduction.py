@@ -185,6 +185,19 @@ class DeferredReduction:
 
     plain_outputs = ()
 
+    @classmethod
+    def for_partition(
+        cls,
+        partition: StagePartition,
+        reduction: GradientReduction,
+        names: Sequence[str],
+        deferred: tuple[DeferredGradient, ...],
+        microbatches: Sequence[int],
+    ) -> "DeferredReduction":
+        """Returns the epilogue for gradients of a partition; see the attributes."""
+        tensors = {name: partition.tensor(name) for name in deferred_tensors(deferred)}
+        return cls(reduction, tuple(names), deferred, tensors, tuple(microbatches))
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of its inputs: sums over all microbatches, and tensors of each; `tensor_key`."""

@@ -15,7 +15,6 @@ from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
 from tf_libra.model_parallel.partition.deferred_gradients import (
     DeferredGradient,
-    deferred_tensors,
     find_deferred_gradients,
     without_deferred,
 )
@@ -28,6 +27,9 @@ from tf_libra.model_parallel.partition.resharding import (
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.stage_partition import StageMessage, StagePartition
 from tf_libra.model_parallel.partition.subgraph import Subgraph, SubgraphExtractor
+
+# A function without a subgraph runs its epilogue alone.
+NO_OPS = Subgraph((), (), (), ())
 
 
 @dataclass(frozen=True)
@@ -277,16 +279,15 @@ class StageComputationBuilder:
         microbatches: Sequence[int],
     ) -> DeferredComputation:
         """Returns the computation of gradients that wait for all microbatches."""
-        tensors = deferred_tensors(deferred)
-        reduction = DeferredReduction(
+        reduction = DeferredReduction.for_partition(
+            sized.partition,
             replace(final, send=None),
-            tuple(sized.partition.reductions[stage]),
+            sized.partition.reductions[stage],
             deferred,
-            {name: sized.partition.tensor(name) for name in tensors},
-            tuple(sorted(microbatches)),
+            sorted(microbatches),
         )
-        function = SubgraphFunction.build(sized.extractor, Subgraph((), (), (), ()), reduction)
-        return DeferredComputation(microbatches[-1], tensors, function)
+        function = SubgraphFunction.build(sized.extractor, NO_OPS, reduction)
+        return DeferredComputation(microbatches[-1], tuple(reduction.tensors), function)
 
     def _final_reduction(
         self,

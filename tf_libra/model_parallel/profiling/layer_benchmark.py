@@ -19,16 +19,15 @@ from tf_libra.model_parallel.execution.gradient_reduction import (
     GradientReduction,
     tensor_key,
 )
-from tf_libra.model_parallel.execution.stage_tasks import SubgraphFunction, sum_key
+from tf_libra.model_parallel.execution.stage_tasks import NO_OPS, SubgraphFunction, sum_key
 from tf_libra.model_parallel.partition.deferred_gradients import (
     DeferredGradient,
-    deferred_tensors,
     find_deferred_gradients,
     without_deferred,
 )
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.subgraph import Subgraph, SubgraphExtractor
+from tf_libra.model_parallel.partition.subgraph import SubgraphExtractor
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.planning.link_rates import LinkRates
 from tf_libra.specs.layer_graph import LayerGraph
@@ -89,12 +88,8 @@ def measured_layers(
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
     # A share's tensors are smaller, so that more gradients could be deferred.
-    deferred_names = frozenset(
-        each.reduction for each in batches.find_deferred(traces.partition([0]), 0)
-    )
-    share_seconds = _share_seconds(
-        traces, call_arguments, batches._replace(reductions=deferred_names), many
-    )
+    same = batches._replace(reductions=whole.reductions)
+    share_seconds = _share_seconds(traces, call_arguments, same, many)
     if share_seconds is not None:
         assert traces.shard_size is not None
         share = traces.shard_size / traces.microbatch_size
@@ -208,11 +203,13 @@ class _Measured(NamedTuple):
     Attributes:
         seconds: seconds of each phase.
         deferred: by stage, seconds of the gradients that are computed once for all microbatches.
+        reductions: names of the reductions of these gradients.
         sums: gradient sums by the names of reductions.
     """
 
     seconds: list[float]
     deferred: list[float]
+    reductions: frozenset[str]
     sums: dict[str, Any]
 
 
@@ -238,12 +235,14 @@ def _measured(
     values: dict[str, Any] = {}
     runs: list[Callable[[], None]] = []
     late: dict[int, Callable[[], None]] = {}
+    reductions: set[str] = set()
     with _restored(traces, graph, graph.microbatch_effects):
         for phase, part in enumerate(cut.subgraphs):
             stage = cut.stage_of_phase(phase)
             reducing, sums = None, {}
             if phase == cut.backward_phase(stage):
                 deferred = batches.find_deferred(cut, stage)
+                reductions |= {each.reduction for each in deferred}
                 part = without_deferred(part, deferred)
                 reducing = GradientReduction.for_stage(cut, stage, sent, deferred)
                 if deferred:
@@ -269,6 +268,7 @@ def _measured(
     return _Measured(
         seconds[: len(runs)],
         [by_stage.get(stage, 0.0) for stage in range(cut.num_stages)],
+        frozenset(reductions),
         {name: values[sum_key(name)] for name in names},
     )
 
@@ -282,14 +282,16 @@ def _deferred_run(
     count: int,
 ) -> Callable[[], None]:
     """Return what computes a stage's deferred gradients for `count` like batches."""
-    tensors = {name: cut.tensor(name) for name in deferred_tensors(deferred)}
-    names = tuple(each.reduction for each in deferred)
-    reduction = replace(reduction, names=())
-    epilogue = DeferredReduction(reduction, names, deferred, tensors, tuple(range(count)))
-    function = SubgraphFunction.build(extractor, Subgraph((), (), (), ()), epilogue)
+    names = [each.reduction for each in deferred]
+    epilogue = DeferredReduction.for_partition(
+        cut, replace(reduction, names=()), names, deferred, range(count)
+    )
+    function = SubgraphFunction.build(extractor, NO_OPS, epilogue)
 
     def run() -> None:
-        stored = {tensor_key(name, m): values[name] for name in tensors for m in range(count)}
+        stored = {
+            tensor_key(name, m): values[name] for name in epilogue.tensors for m in range(count)
+        }
         values.update(function({}, {}, stored))
 
     return run
