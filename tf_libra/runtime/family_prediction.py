@@ -151,11 +151,15 @@ def correct_speed(reference: Reference, layers: LayerGraph) -> LayerGraph:
     """
     if not reference.is_current:
         return layers
-    together = layers.without_deferred()
-    forward, backward = together.replica_seconds(reference.links.num_ranks)
-    of_share = float((forward + backward + layers.update_seconds).sum())
+    of_share = _step_seconds(layers, reference.links.num_ranks)
     correction = reference.compute_seconds / max(of_share, 1e-9)
     return layers.with_speed(min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION))
+
+
+def _step_seconds(layers: LayerGraph, num_ranks: int) -> float:
+    """Returns the computation of one rank's share of the joint batch, with the update."""
+    forward, backward = layers.without_deferred().replica_seconds(num_ranks)
+    return float((forward + backward + layers.update_seconds).sum())
 
 
 def measure_layers(
@@ -202,14 +206,12 @@ def predict_families(
         batch: number of examples of the joint batch.
         families: kind and strategy by name; those that nothing predicts are left out.
     """
-    together = layers.without_deferred()
-    whole = together.forward_seconds + together.backward_seconds + together.update_seconds
     found: dict[str, FamilyPrediction] = {}
     for name, (kind, strategy) in families.items():
         if kind.trains_alone:
             sizes = layers.input_bytes, layers.output_bytes
             transfers = sum(links.transfer_seconds(size, 1) for size in sizes)
-            found[name] = FamilyPrediction(float(whole.sum()) + transfers)
+            found[name] = FamilyPrediction(_step_seconds(layers, num_ranks=1) + transfers)
         elif kind.predict is not None:
             try:
                 seconds, arguments = kind.predict(strategy, layers, links, batch)
