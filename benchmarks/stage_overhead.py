@@ -18,9 +18,7 @@ which each computation takes as long as it did in this round, and a transfer no 
 transfers. The goal is at most 5 %.
 """
 
-import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import case_flags, results
+from benchmarks.case_runs import save_cases
 from benchmarks.jobs.job import StageOverheadJob
 from benchmarks.machine import machine, versions
 from benchmarks.markdown import fill, table
@@ -150,33 +149,27 @@ def _percent(spread: Mapping[str, float]) -> str:
     return f"{median} % ({low} to {high})"
 
 
+def _measure_undisturbed(model: str) -> dict[str, Any] | None:
+    """Returns the results of a model; None, with a printed line, if they cannot be saved."""
+    try:
+        found = measure(model, FLAGS.rounds)
+    except WorkersFailedError as error:
+        print(f"stage_overhead: {model}: {error}", file=sys.stderr)
+        return None
+    if found["spread"] > MAX_SPREAD:
+        print(f"stage_overhead: {model}: not saved, steps of one worker spread too widely")
+        return None
+    return found
+
+
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
-    path = Path(FLAGS.json)
-    saved = json.loads(path.read_text()) if path.exists() else {}
-    deadline = case_flags.deadline(FLAGS)
-    failed = 0
-    for model in MODELS:
-        known = model in saved and not FLAGS.remeasure
-        if known or not case_flags.is_selected(FLAGS, model) or time.monotonic() >= deadline:
-            continue
-        try:
-            found = measure(model, FLAGS.rounds)
-        except WorkersFailedError as error:
-            print(f"stage_overhead: {model}: {error}", file=sys.stderr)
-            failed += 1
-            continue
-        if found["spread"] > MAX_SPREAD:
-            print(f"stage_overhead: {model}: not saved, steps of one worker spread too widely")
-            failed += 1
-            continue
-        saved[model] = found
-        path.write_text(json.dumps(saved, indent=1) + "\n")
+    saved, num_failed = save_cases(FLAGS, MODELS, _measure_undisturbed)
     page = Path(FLAGS.document)
     in_order = {model: saved[model] for model in MODELS if model in saved}
     page.write_text(fill(page.read_text(), blocks(in_order), prefix="stage_overhead"))
-    return 1 if failed else 0
+    return 1 if num_failed else 0
 
 
 if __name__ == "__main__":
