@@ -23,13 +23,19 @@ What a number means:
   Predictions are for the machine as it is in the rounds: those of the model, times the drift.
 - `measuring`: steps and seconds from the first step of tuning until its candidates are planned, so
   without trials of these.
+  `first_seconds` are those of the first step of each plan, which makes the plan's graph.
+- `fits`: the model is fitted a second time, to as many more steps, after the trials. `rates` are
+  those of computation and of overlapped and exclusive all-reduces under either model, for each of
+  `threads`; `difference` is the largest |second / first - 1| of any of them.
 - A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,
   relative to the median of all; `noise` of the whole: the median over the plans.
 - `all_reduces` of a plan: each of its all-reduces, median over the rounds, from the arrival of the
   last rank on: its part that overlaps backward computation or updates (`overlapped_seconds`), its
   other part (`exclusive_seconds`), and the model's time without waiting, times the drift. One is
-  `alone` if most of it overlaps neither, else `overlapped`. Updates have no timestamps: when they
-  ran follows from the model. Those of plans on two streams are left out: they slow each other.
+  `in_bucket` if the shaped link passes its bytes immediately after a pause (`benchmarks.cluster`):
+  no wire's rate limits it, which the model predicts. Another is `alone` if most of it overlaps
+  neither, else `overlapped`. Updates have no timestamps: when they ran follows from the model.
+  Those of plans on two streams are left out: they slow each other.
 - `noise` of an all-reduce: as of a plan, of its seconds. Half of it is about what a model would be
   missed by that knew all medians of infinitely many rounds.
 - `hindsight_error` of all-reduces: median error of a startup and a rate that are fitted to these
@@ -41,10 +47,11 @@ What a number means:
 The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_seconds",
 "predicted_step_seconds", "measured_step_seconds", "noise", "all_reduces"}], "backward":
 {"median_error", "worst_error", "bias", "rank_correlation"}, "step": {the same}, "all_reduce":
-{"alone": {"count", "median_error", "bias", "hindsight_error", "noise"}, "overlapped": {the same}},
-"noise", "drift", "pace", "measuring": {"steps", "seconds"}, "settings", "machine", "versions"}. An
-all-reduce: {"num_bytes", "num_threads", "overlapped_seconds", "exclusive_seconds",
-"predicted_seconds", "noise"}.
+{"alone": {"count", "median_error", "bias", "hindsight_error", "noise"}, "overlapped": {the same},
+"in_bucket": {the same}}, "noise", "drift", "pace", "measuring": {"steps", "seconds",
+"first_seconds"}, "fits": {"threads", "rates": {"compute", "overlapped", "exclusive"},
+"difference"}, "settings", "machine", "versions"}. An all-reduce: {"num_bytes", "num_threads",
+"overlapped_seconds", "exclusive_seconds", "predicted_seconds", "noise"}.
 """
 
 import sys
@@ -55,6 +62,7 @@ import numpy as np
 from absl import app, flags
 from scipy import optimize, stats
 
+from benchmarks.cluster import burst_bytes
 from benchmarks.jobs.job import TruthJob
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
@@ -87,10 +95,11 @@ def main(argv: Sequence[str]) -> int:
     except WorkersFailedError as error:
         print(f"truth: {error}", file=sys.stderr)
         return 1
-    document = evaluate(measured["plans"]) | {
+    document = evaluate(measured["plans"], _bucket_bytes()) | {
         "drift": measured["drift"],
         "pace": measured["pace"],
         "measuring": measured["measuring"],
+        "fits": compare_fits(measured["fits"]),
         "settings": _PLACING.settings()
         | {"rounds": rounds, "strategy": strategy}
         | measured["settings"],
@@ -102,13 +111,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def evaluate(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _bucket_bytes() -> int:
+    """Returns the bytes that the workers' links pass immediately after a pause."""
+    return burst_bytes(FLAGS.rate) if FLAGS.rate is not None and FLAGS.flow_rate is None else 0
+
+
+def evaluate(plans: Sequence[dict[str, Any]], bucket_bytes: int = 0) -> dict[str, Any]:
     """The document's judgement of what was measured of each plan.
 
     Args:
         plans: each with "plan", predicted seconds, and "step_seconds" and "backward_seconds" of
             every round, and "all_reduces"; a plan that could never be traced has no measured
             backward.
+        bucket_bytes: that a worker sends without waiting for the link.
     """
     rows = [
         {
@@ -126,9 +141,20 @@ def evaluate(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "plans": rows,
         "backward": _errors(rows, "backward"),
         "step": _errors(rows, "step"),
-        "all_reduce": _all_reduce_errors(rows),
+        "all_reduce": _all_reduce_errors(rows, bucket_bytes),
         "noise": float(np.median([row["noise"] for row in rows])),
     }
+
+
+def compare_fits(fits: dict[str, Any]) -> dict[str, Any]:
+    """Returns the rates of two fits with the largest relative difference of any.
+
+    Args:
+        fits: "threads", and "rates": for each kind of rate, those of the first and the second fit.
+    """
+    pairs = [np.array(both, float) for both in fits["rates"].values()]
+    difference = max(float(np.max(np.abs(second / first - 1))) for first, second in pairs)
+    return fits | {"difference": difference}
 
 
 def _median(seconds: Sequence[float]) -> float | None:
@@ -163,13 +189,20 @@ def _errors(rows: Sequence[dict[str, Any]], quantity: str) -> dict[str, float | 
     }
 
 
-def _all_reduce_errors(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    kinds: dict[str, list[tuple[float, ...]]] = {"alone": [], "overlapped": []}
-    for row in (row for plan in rows for row in plan["all_reduces"]):
-        overlapped, exclusive = row["overlapped_seconds"], row["exclusive_seconds"]
-        kinds["alone" if exclusive > overlapped else "overlapped"].append(
-            (row["num_bytes"], overlapped + exclusive, row["predicted_seconds"], row["noise"])
-        )
+def _all_reduce_errors(
+    rows: Sequence[dict[str, Any]], bucket_bytes: int
+) -> dict[str, dict[str, float | None]]:
+    kinds: dict[str, list[tuple[float, ...]]] = {"alone": [], "overlapped": [], "in_bucket": []}
+    for plan in rows:
+        for row in plan["all_reduces"]:
+            overlapped, exclusive = row["overlapped_seconds"], row["exclusive_seconds"]
+            num_workers = plan["plan"]["num_workers"]
+            kind = "alone" if exclusive > overlapped else "overlapped"
+            if row["num_bytes"] * 2 * (num_workers - 1) <= bucket_bytes * num_workers:
+                kind = "in_bucket"
+            kinds[kind].append(
+                (row["num_bytes"], overlapped + exclusive, row["predicted_seconds"], row["noise"])
+            )
     found = {}
     for kind, columns in kinds.items():
         num_bytes, seconds, predicted, noise = np.array(columns, float).reshape(-1, 4).T
@@ -209,7 +242,8 @@ def table(document: dict[str, Any]) -> str:
         f"{settings['model']}, {settings['np']} workers, {settings['network']},"
         f" {settings['rounds']} rounds, after {settings['tuning_steps']} steps of tuning,"
         f" {document['measuring']['steps']} of them without trials, in"
-        f" {document['measuring']['seconds']:.1f} s",
+        f" {document['measuring']['seconds']:.1f} s"
+        f" ({sum(document['measuring']['first_seconds']):.1f} s in plans' first steps)",
         "",
         f"{'groups':>6}  {'threads':16}{'backward, ms':>22}  {'step, ms':>22}  {'noise':>6}",
         f"{'':6}  {'':16}{'predicted measured':>22}  {'predicted measured':>22}",
@@ -245,13 +279,17 @@ def table(document: dict[str, Any]) -> str:
     for kind, errors in document["all_reduce"].items():
         if errors["median_error"] is not None:
             lines.append(
-                f"all-reduce, {kind}: median error {errors['median_error']:.1%}, bias"
-                f" {errors['bias']:+.1%}, fitted in hindsight {errors['hindsight_error']:.1%},"
+                f"all-reduce, {kind.replace('_', ' ')}: median error"
+                f" {errors['median_error']:.1%}, bias {errors['bias']:+.1%},"
+                f" fitted in hindsight {errors['hindsight_error']:.1%},"
                 f" noise {errors['noise']:.1%}, of {errors['count']}"
             )
     lines.append(f"noise of a plan's step: {document['noise']:.1%} in the median")
     lines.append(
         f"plans that tuning had sampled take {document['drift']:.3f} times as long as then"
+    )
+    lines.append(
+        f"a second fit differs in any rate by at most {document['fits']['difference']:.1%}"
     )
     return "\n".join(lines)
 

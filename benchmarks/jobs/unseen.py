@@ -33,7 +33,7 @@ from tf_libra.autotune.calibration import Calibration
 from tf_libra.autotune.concurrent_all_reduces import max_lanes, with_contention
 from tf_libra.autotune.cross_validation import steady_state_samples
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
-from tf_libra.cost_model import prediction_errors
+from tf_libra.cost_model import CostModel, prediction_errors
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
 
@@ -59,7 +59,7 @@ def run(job: Job) -> None:
             "tuning_steps": found["tuning_steps"],
             "contention": found["conclusion"].contention,
         }
-        measured = {key: found[key] for key in ("plans", "drift", "pace", "measuring")}
+        measured = {key: found[key] for key in ("plans", "drift", "pace", "measuring", "fits")}
         Path(job.output).write_text(json.dumps(measured | {"settings": settings}))
 
 
@@ -75,6 +75,11 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
         found["conclusion"] = conclusion
         if conclusion.rest_seconds is None:
             raise ValueError(f"nothing could be predicted: {'; '.join(conclusion.notes)}")
+        again = yield from tune(tensors, _without_trials(strategy), *args, **kwargs)
+        if conclusion.cost_model is None or again.cost_model is None:
+            raise ValueError(f"no model could be fitted twice: {'; '.join(again.notes)}")
+        models = [conclusion.cost_model, again.cost_model]
+        found["fits"] = rates_of_fits(models, strategy.allowed_threads)
         lanes = max_lanes(strategy, kwargs["runs_streams"])
         plans = drawn(conclusion, strategy, lanes, job, set(seen))
         found["plans"], pace = yield from _measured(plans, step_times(sampled), conclusion, job)
@@ -89,7 +94,7 @@ def _remembering(
 ) -> Tuner:
     """The same experiments; keeps their plans, their number, and the steps that a fit sees."""
     observation: TrialResult | None = None
-    found["tuning_steps"], begin = 0, time.monotonic()
+    found["tuning_steps"], found["first_seconds"], begin = 0, [], time.monotonic()
     while True:
         try:
             experiment = tuning.send(observation)
@@ -100,14 +105,41 @@ def _remembering(
             found.setdefault("measuring", _measuring(found, begin))
         plan = seen.setdefault(experiment.plan.fingerprint, experiment.plan)
         found["tuning_steps"] += 1
+        asked = time.monotonic()
         observation = yield experiment
+        if experiment.is_first:
+            found["first_seconds"].append(time.monotonic() - asked)
         is_usual = not experiment.traced and not experiment.is_first and plan.num_streams == 1
         if experiment.phase is Phase.SAMPLE and is_usual and observation is not None:
             sampled.append(TimedStep(plan, observation.called_ns, observation.records))
 
 
+def _without_trials(strategy: strategies.Strategy) -> strategies.Strategy:
+    """A strategy that is fitted to the same steps, and ends when it has planned."""
+    return strategies.Libra(threads=strategy.allowed_threads, race=False)
+
+
+def rates_of_fits(models: Sequence[CostModel], threads: Sequence[int]) -> dict[str, Any]:
+    """Rates of computation and of all-reduces under each model, by thread counts.
+
+    Args:
+        models: fitted one after the other.
+        threads: thread counts.
+    """
+    rates = {
+        "compute": [model.compute_rate(threads).tolist() for model in models],
+        "overlapped": [model.overlapped_rate(threads).tolist() for model in models],
+        "exclusive": [model.exclusive_rate(threads).tolist() for model in models],
+    }
+    return {"threads": list(threads), "rates": rates}
+
+
 def _measuring(found: dict[str, Any], begin: float) -> dict[str, Any]:
-    return {"steps": found["tuning_steps"], "seconds": time.monotonic() - begin}
+    return {
+        "steps": found["tuning_steps"],
+        "seconds": time.monotonic() - begin,
+        "first_seconds": list(found["first_seconds"]),
+    }
 
 
 def drawn(

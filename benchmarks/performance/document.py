@@ -48,8 +48,9 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 "on",
                 "step: median, worst, bias, rank",
                 "backward",
-                "all-reduces: alone, overlapped",
+                "all-reduces: alone, overlapped, in the bucket",
                 "measured in",
+                "two fits",
                 "noise",
                 "pace",
                 "misses",
@@ -217,13 +218,13 @@ def _goals(cases: SavedCases) -> str:
                 all(
                     errors["median_error"] is None
                     or errors["median_error"] <= outcome.ALL_REDUCE_ERROR
-                    for errors in truth["all_reduce"].values()
+                    for errors in map(truth["all_reduce"].__getitem__, outcome.KINDS)
                 )
                 for truth in both
             ],
         )
         noises = [
-            [each["noise"] or 0.0 for each in truth["all_reduce"].values()]
+            [truth["all_reduce"][kind]["noise"] or 0.0 for kind in outcome.KINDS]
             for truth in both
             if all("noise" in each for each in truth["all_reduce"].values())
         ]
@@ -239,6 +240,12 @@ def _goals(cases: SavedCases) -> str:
                 _is_at_most(truth["measuring"], outcome.MEASURING_STEPS, outcome.MEASURING_SECONDS)
                 for truth in both
             ],
+        )
+    fits = [truth["fits"] for truth in truths if "fits" in truth]
+    if fits:  # results of earlier versions have none
+        add(
+            f"rates of two fits in a row differ by at most {outcome.FITS_DIFFERENCE:.0%}",
+            [difference <= outcome.FITS_DIFFERENCE for difference in fits],
         )
     add(
         f"`libra` wins back {outcome.SHARE_OF_WIRE:g} of what Horovod loses to the wire's limit",
@@ -311,6 +318,7 @@ def _truth_row(result: Mapping[str, Any]) -> tuple[str, ...]:
         _errors(result["backward"]),
         _all_reduces(result.get("all_reduce", {})),
         f"{taken['steps']} steps, {taken['seconds']:.1f} s" if taken else "",
+        f"{result['fits']:.1%}" if "fits" in result else "",
         f"{result['noise']:.1%}",
         f"{result['drift']:.2f} ({result['pace'][0]:.2f} to {result['pace'][1]:.2f})",
         "; ".join(outcome.misses("truth", result)),

@@ -16,8 +16,11 @@ STEP_ERROR, BACKWARD_ERROR, WORST_ERROR, BIAS, RANK_CORRELATION = 0.03, 0.04, 0.
 SHARE_OF_WIRE = 0.70
 # `libra` to TensorFlow's own strategy on its ring, in the median over rounds.
 MOST_TO_PLAIN = 0.75
-# Of single all-reduces, and of measuring before any trial.
+# Of single all-reduces that links' rate limits, and of measuring before any trial.
+KINDS = "alone", "overlapped"
 ALL_REDUCE_ERROR, MEASURING_STEPS, MEASURING_SECONDS = 0.10, 25, 3.0
+# Rates of a second fit to those of the first.
+FITS_DIFFERENCE = 0.10
 # Until a plan is active.
 TUNING_STEPS, TUNING_SECONDS = 60, 30.0
 
@@ -52,6 +55,7 @@ def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
         "drift": document["drift"],
         "pace": [min(document["pace"]), max(document["pace"])],
         "measuring": document["measuring"],
+        "fits": document["fits"]["difference"],
         "all_reduce": document["all_reduce"],
     }
 
@@ -124,13 +128,15 @@ def misses(benchmark: str, result: Mapping[str, Any]) -> list[str]:
             )
             limits.append((f"{quantity}'s bias", abs(errors["bias"]), BIAS, "{:.1%}"))
         for kind, errors in result.get("all_reduce", {}).items():
-            if errors["median_error"] is not None:
+            if kind in KINDS and errors["median_error"] is not None:
                 what = f"all-reduces {kind}: median error"
                 limits.append((what, errors["median_error"], ALL_REDUCE_ERROR, "{:.1%}"))
         if "measuring" in result:  # results of earlier versions have neither
             taken = result["measuring"]
             limits.append(("steps of measuring", taken["steps"], MEASURING_STEPS, "{:d}"))
             limits.append(("seconds of measuring", taken["seconds"], MEASURING_SECONDS, "{:.1f}"))
+        if "fits" in result:
+            limits.append(("rates of a second fit", result["fits"], FITS_DIFFERENCE, "{:.1%}"))
         if has_ranks(result):
             ranked = result["step"]["rank_correlation"] or 0.0
             limits.append(("1 - rank correlation", 1 - ranked, 1 - RANK_CORRELATION, "{:.2f}"))

@@ -44,6 +44,7 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
         "drift": 1.1,
         "pace": [0.9, 1.0, 1.2],
         "measuring": {"steps": 22, "seconds": 2.5},
+        "fits": {"difference": 0.1},
         "all_reduce": {
             kind: {"median_error": step, "noise": 0.1} for kind in ("alone", "overlapped")
         },
@@ -99,10 +100,13 @@ def test_predictions_miss_what_they_miss() -> None:
     slow = truth(0.01, 0.02, 0.0, 0.9)
     slow["measuring"] = {"steps": 26, "seconds": 3.5}
     slow["all_reduce"]["alone"] = {"median_error": 0.2}
+    slow["all_reduce"]["in_bucket"] = {"median_error": 2.0}
+    slow["fits"] = {"difference": 0.15}
     assert outcome.misses("truth", outcome.of_truth(slow)) == [
         "all-reduces alone: median error 20.0%, at most 10.0%",
         "steps of measuring 26, at most 25",
         "seconds of measuring 3.5, at most 3.0",
+        "rates of a second fit 15.0%, at most 10.0%",
     ]
     # Plans that lie within the noise have no order.
     alike = truth(0.01, 0.02, 0.0, -0.5) | {"noise": 0.05}
@@ -133,6 +137,7 @@ def test_goals_of_predictions_are_counted_over_all_that_was_measured() -> None:
         "alone and overlapped, are missed by at most 10% in the median | 4 of 4",
         "are known that well (half of the noise) | 4 of 4",
         "measuring takes at most 25 steps and 3 s, without trials | 4 of 4",
+        "rates of two fits in a row differ by at most 10% | 4 of 4",
     ):
         assert goal in goals, goals
 

@@ -18,7 +18,7 @@ MODELS = Path(__file__).with_name("tiny_models.py")
 
 def measured(step: list[float], predicted: float, backward: list[float]) -> dict[str, Any]:
     return {
-        "plan": {"groups": [{"num_threads": 1}]},
+        "plan": {"groups": [{"num_threads": 1}], "num_workers": 2},
         "predicted_backward_seconds": predicted / 2,
         "backward_seconds": backward,
         "predicted_step_seconds": predicted,
@@ -92,6 +92,19 @@ def test_an_all_reduce_counts_where_most_of_it_ran() -> None:
     }
 
 
+def test_an_all_reduce_in_the_bucket_of_a_link_counts_apart() -> None:
+    plan = measured([1.0, 1.0], 1.0, [0.5])
+    plan["all_reduces"] = [all_reduce(0.2, 0.8, 1.1), all_reduce(0.8, 0.2, 4.0)]
+    plan["all_reduces"][0]["num_bytes"] = 5
+    found = truth.evaluate([plan, measured([1.0, 1.0], 1.0, [0.5])], 4)["all_reduce"]
+    assert {kind: errors["count"] for kind, errors in found.items()} == {
+        "alone": 1,
+        "overlapped": 0,
+        "in_bucket": 1,
+    }
+    assert found["in_bucket"]["bias"] == pytest.approx(3.0)
+
+
 def test_hindsight_error_is_of_a_line_over_bytes() -> None:
     """Ten all-reduces, of which four take ten times as long as the line of the others."""
     plan = measured([1.0, 1.0], 1.0, [0.5])
@@ -106,6 +119,12 @@ def test_hindsight_error_is_of_a_line_over_bytes() -> None:
         row["exclusive_seconds"] *= 3
     alone = truth.evaluate([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
     assert alone["hindsight_error"] > 0.2
+
+
+def test_fits_differ_by_the_largest_change_of_a_rate() -> None:
+    rates = {"compute": [[0.5, 0.4], [0.5, 0.3]], "overlapped": [[2e9, 1e9], [2.2e9, 1e9]]}
+    found = truth.compare_fits({"threads": [1, 2], "rates": rates})
+    assert found == {"threads": [1, 2], "rates": rates, "difference": pytest.approx(0.25)}
 
 
 @pytest.mark.workers
@@ -146,7 +165,12 @@ def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) ->
     assert document["drift"] > 0
     measuring = document["measuring"]
     assert 0 < measuring["steps"] <= min(25, document["settings"]["tuning_steps"])
-    assert measuring["seconds"] > 0
+    assert measuring["seconds"] > sum(measuring["first_seconds"]) > 0
+    fits = document["fits"]
+    assert fits["difference"] >= 0
+    for both in fits["rates"].values():
+        assert np.shape(both) == (2, len(fits["threads"]))
+        assert np.min(both) > 0
     # What ends within a step takes less than it.
     for row in document["plans"]:
         assert row["measured_backward_seconds"] < row["measured_step_seconds"]
