@@ -95,18 +95,28 @@ def _never_ready(step: TimedStep) -> TimedStep:
     return replace(step, records=(first, *others))
 
 
+def _late(step: TimedStep) -> TimedStep:
+    """Returns the step with its first group ready after 1.5 times as long."""
+    first, *others = step.records
+    ready_ns = step.called_ns[0] + round(1.5 * (first.enqueued_ns - step.called_ns[0]))
+    return replace(step, records=(replace(first, enqueued_ns=ready_ns), *others))
+
+
 def test_late_first_group_of_a_plan_is_no_slowdown() -> None:
     """Other computation may delay the first gradients to 1.5 times the profile's time."""
-
-    def late(step: TimedStep) -> TimedStep:
-        first, *others = step.records
-        ready_ns = step.called_ns[0] + round(1.5 * (first.enqueued_ns - step.called_ns[0]))
-        return replace(step, records=(replace(first, enqueued_ns=ready_ns), *others))
-
     steps = [step for _ in range(3) for step in _round(Machine(), PLANS, 1.0)]
-    shifted = [late(step) if step.plan in (PLANS[0], PLANS[3]) else step for step in steps]
+    shifted = [_late(step) if step.plan in (PLANS[0], PLANS[3]) else step for step in steps]
     for step_time, other in zip(step_times(shifted), step_times(steps), strict=True):
         assert step_time.seconds == other.seconds
+
+
+def test_late_gradients_of_a_step_that_takes_as_long_are_no_slowdown() -> None:
+    """The network decides how long the step takes, and slower computation does not."""
+    steps = [step for _ in range(2) for step in _round(Machine(), PLANS, 1.0)]
+    shifted = [_late(step) if index in range(3, 8) else step for index, step in enumerate(steps)]
+    for step_time, other in zip(step_times(shifted), step_times(steps), strict=True):
+        assert step_time.seconds == other.seconds
+        assert step_time.spans[-1, 1] == other.spans[-1, 1]
 
 
 def test_empty_first_group_gives_no_slowdown() -> None:

@@ -2,7 +2,8 @@
 
 Plans alternate in rounds. A shared machine may be a third slower for a second or two, so for some
 rounds; their times are corrected by the round's slowdown. A slowdown within a round shows in the
-time until a step's first gradients are ready, which is the same in all steps of a plan.
+time until a step's first gradients are ready, which is the same in all steps of a plan, as far as
+the step itself is longer: slower computation does not lengthen a step that waits for the network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     by_plan: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
         by_plan.setdefault(step.plan.fingerprint, []).append(index)
-    own = _step_slowdowns(list(by_plan.values()), stamped)
+    own = _step_slowdowns(list(by_plan.values()), stamped, [step.seconds for step in steps])
     slowdowns = _round_slowdowns(
         [[steps[i].seconds / own[i] for i in indices] for indices in by_plan.values()]
     )
@@ -98,16 +99,20 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
 
 
 def _step_slowdowns(
-    by_plan: Sequence[Sequence[int]], stamped: Sequence[NDArray[np.float64] | None]
+    by_plan: Sequence[Sequence[int]],
+    stamped: Sequence[NDArray[np.float64] | None],
+    seconds: Sequence[float],
 ) -> NDArray[np.float64]:
     """Returns the slowdown of each step; 1 if it is small.
 
     The readiness of a step's first group is compared with the earliest one under the same plan: a
-    profile does not predict readiness under different plans accurately enough.
+    profile does not predict readiness under different plans accurately enough. Nor is a step slower
+    than in relation to the plan's shortest step, or faster than in relation to its longest.
 
     Args:
       by_plan: indices of each plan's steps.
       stamped: `_stamps` of all steps.
+      seconds: seconds of all steps.
     """
     ratios: dict[int, float] = {}
     for indices in by_plan:
@@ -126,6 +131,10 @@ def _step_slowdowns(
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)
     smooth = smooth / np.median(smooth)
     slowdowns[known] = np.where(np.abs(smooth - 1) < _MIN_SLOWDOWN, 1.0, smooth)
+    for indices in by_plan:
+        own = np.array([seconds[index] for index in indices])
+        bounds = own / own.max(), own / own.min()
+        slowdowns[list(indices)] = np.clip(slowdowns[list(indices)], *bounds)
     return slowdowns
 
 
