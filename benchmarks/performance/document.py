@@ -218,15 +218,15 @@ def _goals(cases: SavedCases) -> str:
                 all(
                     errors["median_error"] is None
                     or errors["median_error"] <= outcome.ALL_REDUCE_ERROR
-                    for errors in map(truth["all_reduce"].__getitem__, outcome.KINDS)
+                    for errors in outcome.on_the_wire(truth).values()
                 )
                 for truth in both
             ],
         )
         noises = [
-            [truth["all_reduce"][kind]["noise"] or 0.0 for kind in outcome.KINDS]
+            [errors["noise"] or 0.0 for errors in outcome.on_the_wire(truth).values()]
             for truth in both
-            if all("noise" in each for each in truth["all_reduce"].values())
+            if all("noise" in errors for errors in outcome.on_the_wire(truth).values())
         ]
         if noises:  # results of earlier versions have none
             add(

@@ -16,8 +16,9 @@ STEP_ERROR, BACKWARD_ERROR, WORST_ERROR, BIAS, RANK_CORRELATION = 0.03, 0.04, 0.
 SHARE_OF_WIRE = 0.70
 # `libra` to TensorFlow's own strategy on its ring, in the median over rounds.
 MOST_TO_PLAIN = 0.75
-# Of single all-reduces that links' rate limits, and of measuring before any trial.
-KINDS = "alone", "overlapped"
+# Single all-reduces that the wire's rate limits, as `benchmarks.truth` has them.
+_ON_THE_WIRE = "alone", "overlapped"
+# Of these, and of measuring before any trial.
 ALL_REDUCE_ERROR, MEASURING_STEPS, MEASURING_SECONDS = 0.10, 25, 3.0
 # Rates of a second fit to those of the first.
 FITS_DIFFERENCE = 0.10
@@ -107,6 +108,12 @@ def has_ranks(truth: Mapping[str, Any]) -> bool:
     return bool(truth["spread"] > 4 * truth["noise"])
 
 
+def on_the_wire(truth: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the errors of single all-reduces that the wire's rate limits, by kind."""
+    found = truth.get("all_reduce", {})  # results of earlier versions have none
+    return {kind: found[kind] for kind in _ON_THE_WIRE if kind in found}
+
+
 def misses(benchmark: str, result: Mapping[str, Any]) -> list[str]:
     """The goals that a case's outcome misses, in words; empty where it meets them all."""
     if benchmark == "step_time":
@@ -127,8 +134,8 @@ def misses(benchmark: str, result: Mapping[str, Any]) -> list[str]:
                 (f"{quantity}'s worst error", errors["worst_error"], WORST_ERROR, "{:.1%}")
             )
             limits.append((f"{quantity}'s bias", abs(errors["bias"]), BIAS, "{:.1%}"))
-        for kind, errors in result.get("all_reduce", {}).items():
-            if kind in KINDS and errors["median_error"] is not None:
+        for kind, errors in on_the_wire(result).items():
+            if errors["median_error"] is not None:
                 what = f"all-reduces {kind}: median error"
                 limits.append((what, errors["median_error"], ALL_REDUCE_ERROR, "{:.1%}"))
         if "measuring" in result:  # results of earlier versions have neither

@@ -106,8 +106,8 @@ def _step_slowdowns(
     """Returns the slowdown of each step; 1 if it is small.
 
     The readiness of a step's first group is compared with the earliest one under the same plan: a
-    profile does not predict readiness under different plans accurately enough. Nor is a step slower
-    than in relation to the plan's shortest step, or faster than in relation to its longest.
+    profile does not predict readiness under different plans accurately enough. A step's slowdown
+    lies between its time over that of the plan's longest step and that over the shortest one's.
 
     Args:
       by_plan: indices of each plan's steps.
@@ -121,7 +121,7 @@ def _step_slowdowns(
             for index in indices
             if (stamps := stamped[index]) is not None and stamps[0, 2] > 0
         }
-        ratios |= {index: seconds / min(ready.values()) for index, seconds in ready.items()}
+        ratios |= {index: first / min(ready.values()) for index, first in ready.items()}
     slowdowns = np.ones(len(stamped))
     if not ratios:
         return slowdowns
