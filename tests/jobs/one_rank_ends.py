@@ -71,6 +71,7 @@ def train_until_lost(step: Any, result: dict[str, Any]) -> None:
     synchronize, record = StageVariables._synchronize, Turns.record
     turns: list[str] = []
     synchronized: list[str] = []
+    received = FOLDER / "received"
 
     def note(trials: Turns, seconds: float) -> None:
         turns.append(trials.next)
@@ -79,7 +80,10 @@ def train_until_lost(step: Any, result: dict[str, Any]) -> None:
     def synchronize_or_die(holding: Any, variable: Any, *args: Any) -> None:
         if "one-rank" in turns:
             synchronized.append(variable.name)
+            if RANK == 1 and len(synchronized) == 2:
+                received.touch()
             if RANK == 0 and len(synchronized) == 2:
+                wait_until(received.exists, DEADLINE_SECONDS)  # what is sent may be on its way
                 write_json("incident", time.time())
                 os.kill(os.getpid(), signal.SIGKILL)
         synchronize(holding, variable, *args)
