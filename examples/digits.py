@@ -110,7 +110,7 @@ def compare(train_step, optimized, joint_batch, share) -> None:
     if tf_libra.rank() == 0:
         print("speedup over one worker on the same joint batch (95 % interval), median step:")
         print(compared.describe("one worker"))
-        if compared.speedup(list(steps)[2], "one worker").high < 1:
+        if round(compared.speedup(list(steps)[2], "one worker").high, 2) < 1:  # as it is printed
             print(f"One worker is faster than {tf_libra.size()} workers on this machine.")
 
 
