@@ -63,7 +63,9 @@ def build_gloo() -> tuple[str, ...]:
             command += ["--no-binary=:all:", "--no-build-isolation", "-d", folder, HOROVOD]
             subprocess.run(command, check=True)
             with tarfile.open(next(Path(folder).glob("horovod-*.tar.gz"))) as archive:
-                archive.extractall(build, filter="data")
+                # Python has it from 3.11.4 on.
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
+                archive.extractall(build)
         source = next(build.glob("horovod-*/third_party/gloo"))
         options = ["-DBUILD_TEST=OFF", "-DBUILD_BENCHMARK=OFF", "-DCMAKE_BUILD_TYPE=Release"]
         options += ["-DCMAKE_CXX_STANDARD=17", "-DCMAKE_POLICY_VERSION_MINIMUM=3.5"]
