@@ -380,6 +380,15 @@ int TfLibraKeepChanges() {
   });
 }
 
+int TfLibraAwaitSteps(double seconds) { return tf_libra::StepBackups::Global().Await(seconds); }
+
+int TfLibraFailSteps() {
+  return Guarded([] {
+    tf_libra::StepBackups::Global().Fail();
+    return Status();
+  });
+}
+
 int TfLibraUndoSteps() {
   return Guarded([] {
     tf_libra::StepBackups::Global().Undo();
@@ -388,6 +397,15 @@ int TfLibraUndoSteps() {
 }
 
 int64_t TfLibraNumCompleteSteps() { return tf_libra::StepBackups::Global().num_complete(); }
+
+int64_t TfLibraNumBegunSteps() { return tf_libra::StepBackups::Global().num_begun(); }
+
+int TfLibraFreeSpares() {
+  return Guarded([] {
+    tf_libra::StepBackups::Global().FreeSpares();
+    return Status();
+  });
+}
 
 int TfLibraClose(const char* why) {
   return Guarded([&] {

@@ -80,7 +80,7 @@ int TfLibraTakeExecuted(const char* function, const char** json);
 // the engine started. DeadlineExceeded: none has ended for `seconds`. Needs no engine.
 int TfLibraAwaitGathers(double seconds);
 
-// The next four are about sharded updates, and need no engine. A step is complete when its weights
+// The next eight are about sharded updates, and need no engine. A step is complete when its weights
 // are gathered.
 //
 // Ends the updates of a step, or of several, when a call has ended well.
@@ -89,11 +89,25 @@ int TfLibraEndCall();
 // Keeps the updates of a step that is not complete.
 int TfLibraKeepChanges();
 
-// Undoes the updates of all steps that are not complete. No step may be running.
+// Waits until each step whose updates have all been made is complete. Returns whether they are: 0
+// if one has failed, or after `seconds`.
+int TfLibraAwaitSteps(double seconds);
+
+// Keeps all steps that are not complete from completing: another rank has undone them.
+int TfLibraFailSteps();
+
+// Undoes the updates of all steps that are not complete. No step may be running. Weights that are
+// still gathered are undone when that has ended.
 int TfLibraUndoSteps();
 
 // The number of complete steps of this engine.
 int64_t TfLibraNumCompleteSteps();
+
+// The number of steps that are complete, or not undone.
+int64_t TfLibraNumBegunSteps();
+
+// Frees memory that the next step would use again.
+int TfLibraFreeSpares();
 
 // The seconds that this thread needs to round a byte of float32 to `wire_dtype`, "float16" or
 // "bfloat16", and back, with error feedback if it is not 0; needs no engine.

@@ -87,7 +87,8 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     const OwnedSlot* const slot = SlotOf(variable);
     if (slot != nullptr) return Restore(context, *slot, whole);
     const Tensor& present = *variable->tensor();
-    TF_RETURN_IF_ERROR(context->allocate_temp(present.dtype(), present.shape(), whole));
+    TF_RETURN_IF_ERROR(StepBackups::Global().Allocate(AllocatorOf(context), present.dtype(),
+                                                      present.shape(), whole));
     const ByteRange owned =
         OwnedBytes(engine, present.NumElements(), tensorflow::DataTypeSize(present.dtype()));
     if (owned.size() > 0) {
@@ -105,7 +106,8 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
       TF_RETURN_IF_ERROR(FindWhole(context, engine, variable, &gathered->wholes[i]));
     }
     if (of_step_) {
-      gathered->step = StepBackups::Global().BeginGather(gathered->variables, ends_step_);
+      gathered->step =
+          StepBackups::Global().BeginGather(gathered->variables, ends_step_, in_background_);
     }
     return absl::OkStatus();
   }
@@ -159,6 +161,9 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
     AllReduceRequest request = RequestOf(*gathered);
     request.done = [gathered, locked, addresses](const Status& status) mutable {
       if (status.ok()) gathered->Assign();
+      if (gathered->step != nullptr) {
+        StepBackups::Global().Unlock(gathered->step.get(), gathered->variables);
+      }
       locked.reset();
       End(*gathered, status);
       PendingGathers::Global().End(addresses, status);

@@ -131,9 +131,9 @@ class LibraAssignOwnedKernel : public OpKernel {
         context, value.NumElements() == size || value.NumElements() == 1,
         absl::InvalidArgumentError(absl::StrCat("LibraAssignOwned: the value must have 1 or ", size,
                                                 " elements, got ", value.NumElements())));
-    if (changed.backup != nullptr) {
-      std::memcpy(changed.backup, changed.data, changed.num_bytes);
-      StepBackups::Global().CompleteWeight(variable.get());
+    if (changed.backup.data != nullptr) {
+      std::memcpy(changed.backup.data, changed.data, changed.num_bytes);
+      StepBackups::Global().CompleteWeight(changed.backup, variable.get());
     }
     T* const part = reinterpret_cast<T*>(changed.data);
     const T* const before = reinterpret_cast<const T*>(changed.before);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/step_backups.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
@@ -102,7 +101,7 @@ absl::Status ChangePart(OpKernelContext* context, const Engine& engine, bool is_
     bytes = {0, tensor->TotalBytes()};
   } else {
     bytes = OwnedBytes(engine, tensor->NumElements(), tensorflow::DataTypeSize(tensor->dtype()));
-    TF_RETURN_IF_ERROR(backups.AddWeight(context, variable, bytes, &part->backup));
+    TF_RETURN_IF_ERROR(backups.AddWeight(AllocatorOf(context), variable, bytes, &part->backup));
   }
   if (!tensor->RefCountIsOne()) {  // its present value is still read
     Tensor copy;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/owned_parts.h"
+#include "ops/step_backups.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/variant.h"
@@ -30,6 +31,14 @@ struct OwnedSlot {
 
 // The variable's owned part, if it holds nothing else; otherwise null.
 OwnedSlot* SlotOf(tensorflow::Var* variable);
+
+// Returns `OpKernelContext::allocate_temp`.
+inline auto AllocatorOf(tensorflow::OpKernelContext* context) {
+  return [context](tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                   tensorflow::Tensor* tensor) {
+    return context->allocate_temp(dtype, shape, tensor);
+  };
+}
 
 // Finds the variable of an input, which must be of this dtype, whole or not.
 absl::Status LookUpOwned(tensorflow::OpKernelContext* context, const char* op, int input,
@@ -56,7 +65,7 @@ struct ChangedPart {
   char* data = nullptr;
   const char* before = nullptr;  // the part before it changes: `data`, unless it moves
   size_t num_bytes = 0;
-  char* backup = nullptr;  // to be filled with the part before it changes, unless null
+  PartBackup backup;
 };
 
 // Finds the owned part: what holds the present value keeps it. The variable's mutex is locked.

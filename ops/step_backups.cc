@@ -1,14 +1,13 @@
 #include "ops/step_backups.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "ops/owned_slot.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_util.h"
-#include "tensorflow/core/framework/types.h"
 
 namespace tf_libra {
 
@@ -22,6 +21,7 @@ struct Backup {
   RefCountPtr<Var> variable;
   bool is_slot = false;
   bool is_complete = false;  // the part is there
+  bool is_locked = false;    // until the end of a gather, which undoes the weight
   size_t begin = 0;          // of a weight's part, in bytes
   Tensor part;
   // Of a slot: what it held if it was whole. Of a weight that is gathered: what it held until then,
@@ -72,30 +72,40 @@ StepBackups& StepBackups::Global() {
   return *backups;
 }
 
-absl::Status StepBackups::AddWeight(tensorflow::OpKernelContext* context, Var* weight,
-                                    ByteRange bytes, char** data) {
-  *data = nullptr;
+absl::Status StepBackups::Allocate(Allocator allocator, tensorflow::DataType dtype,
+                                   const tensorflow::TensorShape& shape, Tensor* tensor) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (spares_.Take(dtype, shape, tensor)) return absl::OkStatus();
+  }
+  return allocator(dtype, shape, tensor);
+}
+
+absl::Status StepBackups::AddWeight(Allocator allocator, Var* weight, ByteRange bytes,
+                                    PartBackup* backup) {
+  *backup = {};
   if (bytes.size() == 0) return absl::OkStatus();
   const std::lock_guard<std::mutex> lock(mutex_);
   UpdatedStep* const step = OpenStep();
   if (step->backups.count(weight) > 0) return absl::OkStatus();
   const tensorflow::DataType dtype = weight->tensor()->dtype();
-  const int64_t size = bytes.size() / tensorflow::DataTypeSize(dtype);
+  const tensorflow::TensorShape shape(
+      {static_cast<int64_t>(bytes.size() / tensorflow::DataTypeSize(dtype))});
   Tensor part;
-  TF_RETURN_IF_ERROR(context->allocate_temp(dtype, tensorflow::TensorShape({size}), &part));
-  *data = static_cast<char*>(part.data());
-  Backup* const backup = step->Add(weight);
-  backup->begin = bytes.begin;
-  backup->part = std::move(part);
+  if (!spares_.Take(dtype, shape, &part)) TF_RETURN_IF_ERROR(allocator(dtype, shape, &part));
+  backup->data = static_cast<char*>(part.data());
+  backup->step = steps_.back();
+  Backup* const added = step->Add(weight);
+  added->begin = bytes.begin;
+  added->part = std::move(part);
   return absl::OkStatus();
 }
 
-void StepBackups::CompleteWeight(const Var* weight) {
+void StepBackups::CompleteWeight(const PartBackup& backup, const Var* weight) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // A step that another thread has undone meanwhile is gone.
-  if (steps_.empty()) return;
-  const auto found = steps_.back()->backups.find(weight);
-  if (found != steps_.back()->backups.end()) found->second.is_complete = true;
+  // Another thread may have begun to undo the step, and waits for the weight's mutex.
+  const auto found = backup.step->backups.find(weight);
+  if (found != backup.step->backups.end()) found->second.is_complete = true;
 }
 
 void StepBackups::AddWholeSlot(Var* slot, const Tensor& whole, const Tensor& part) {
@@ -116,12 +126,14 @@ bool StepBackups::AddSlot(Var* slot, const Tensor& part) {
   return true;
 }
 
-StepBackups::StepPtr StepBackups::BeginGather(const Weights& weights, bool is_last) {
+StepBackups::StepPtr StepBackups::BeginGather(const Weights& weights, bool is_last,
+                                              bool stays_locked) {
   const std::lock_guard<std::mutex> lock(mutex_);
   UpdatedStep* const step = OpenStep();
   for (const auto& weight : weights) {
     Backup* const backup = step->Add(weight.get());
     if (!backup->whole) backup->whole = *weight->tensor();
+    backup->is_locked = stays_locked;
   }
   ++step->num_gathers;
   step->is_closed = is_last;
@@ -133,6 +145,20 @@ bool StepBackups::MayAssign(const UpdatedStep& step) {
   return !step.is_undone;
 }
 
+void StepBackups::Unlock(UpdatedStep* step, const Weights& weights) {
+  std::vector<Backup*> undone;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& weight : weights) {
+      Backup* const backup = &step->backups.at(weight.get());
+      // A variable may be there twice.
+      const bool was_locked = std::exchange(backup->is_locked, false);
+      if (was_locked && step->is_undone) undone.push_back(backup);
+    }
+  }
+  for (Backup* const backup : undone) UndoWeight(backup);
+}
+
 void StepBackups::EndGather(const StepPtr& step, bool is_whole) {
   StepPtr complete;  // freed without the mutex, as it may be the last to refer to variables
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -140,11 +166,15 @@ void StepBackups::EndGather(const StepPtr& step, bool is_whole) {
   if (!is_whole) step->has_failed = true;
   complete = step;
   RemoveIfComplete(step);
+  changed_.notify_all();
 }
 
 void StepBackups::EndCall() {
   StepPtr ended;
+  SpareTensors spares;
   const std::lock_guard<std::mutex> lock(mutex_);
+  // Calls without sharded updates may follow, as under another plan.
+  if (!std::exchange(has_updates_, false)) spares.swap(spares_);
   if (steps_.empty() || steps_.back()->is_closed) return;
   ended = steps_.back();
   ended->is_closed = true;
@@ -157,18 +187,42 @@ void StepBackups::KeepChanges() {
   steps.swap(steps_);
 }
 
+bool StepBackups::Await(double seconds) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const int64_t num_closed =
+      num_complete_ + std::count_if(steps_.begin(), steps_.end(),
+                                    [](const StepPtr& step) { return step->is_closed; });
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] {
+    return std::none_of(steps_.begin(), steps_.end(), [](const StepPtr& step) {
+      return step->is_closed && step->num_gathers > 0 && !step->has_failed;
+    });
+  });
+  return num_complete_ >= num_closed;
+}
+
+void StepBackups::Fail() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const StepPtr& step : steps_) step->has_failed = true;
+  changed_.notify_all();
+}
+
 void StepBackups::Undo() {
   std::deque<StepPtr> steps;
+  std::vector<Backup*> undone;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     steps.swap(steps_);
-    for (const StepPtr& step : steps) step->is_undone = true;
-  }
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    for (auto& [address, backup] : (*step)->backups) {
-      const tensorflow::mutex_lock lock(*backup.variable->mu());
-      backup.is_slot ? UndoSlot(backup) : UndoWeight(&backup);
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      (*step)->is_undone = true;
+      for (auto& [address, backup] : (*step)->backups) {
+        if (!backup.is_locked) undone.push_back(&backup);
+      }
     }
+    changed_.notify_all();
+  }
+  for (Backup* const backup : undone) {
+    const tensorflow::mutex_lock lock(*backup->variable->mu());
+    backup->is_slot ? UndoSlot(*backup) : UndoWeight(backup);
   }
 }
 
@@ -188,15 +242,29 @@ int64_t StepBackups::num_complete() {
   return num_complete_;
 }
 
+int64_t StepBackups::num_begun() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return num_complete_ + static_cast<int64_t>(steps_.size());
+}
+
+void StepBackups::FreeSpares() {
+  SpareTensors spares;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  spares.swap(spares_);
+}
+
 void StepBackups::Reset() {
   std::deque<StepPtr> steps;
+  SpareTensors spares;
   const std::lock_guard<std::mutex> lock(mutex_);
   steps.swap(steps_);
+  spares.swap(spares_);
   num_complete_ = 0;
 }
 
 // With the mutex locked, as the next.
 UpdatedStep* StepBackups::OpenStep() {
+  has_updates_ = true;
   if (steps_.empty() || steps_.back()->is_closed) steps_.push_back(std::make_shared<UpdatedStep>());
   return steps_.back().get();
 }
@@ -207,6 +275,14 @@ void StepBackups::RemoveIfComplete(const StepPtr& step) {
   if (found == steps_.end()) return;
   steps_.erase(found);
   ++num_complete_;
+  // Without what the step before has left, and this one did not need.
+  SpareTensors spares;
+  for (auto& [address, backup] : step->backups) {
+    if (backup.is_slot) continue;  // ranks store slots once, between steps
+    spares.Add(std::move(backup.part));
+    if (backup.whole) spares.Add(std::move(*backup.whole));
+  }
+  spares.swap(spares_);
 }
 
 }  // namespace tf_libra

@@ -1,5 +1,7 @@
 #include "ops/step_backups.h"
 
+#include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,13 @@ float First(const RefCountPtr<Var>& variable) {
   return First(slot != nullptr ? slot->part : *variable->tensor());
 }
 
+constexpr ByteRange kPart = {0, 2 * sizeof(float)};
+
+absl::Status AllocateTensor(tensorflow::DataType dtype, const TensorShape& shape, Tensor* tensor) {
+  *tensor = Tensor(dtype, shape);
+  return absl::OkStatus();
+}
+
 // A step of a weight, and of a slot to which it adds 1.
 struct Step {
   StepBackups backups;
@@ -57,7 +66,18 @@ struct Step {
     if (backups.AddSlot(slot.get(), *part)) *part = Filled(0);
     part->flat<float>().setConstant(before + 1);
   }
-  StepBackups::StepPtr Gather(bool is_last = true) { return backups.BeginGather(weights, is_last); }
+  // Adds 1 to the part of the weight.
+  void UpdatePart() {
+    PartBackup backup;
+    DOCTEST_CHECK(backups.AddWeight(AllocateTensor, weights[0].get(), kPart, &backup).ok());
+    char* const part = static_cast<char*>(weights[0]->tensor()->data());
+    std::memcpy(backup.data, part, kPart.size());
+    weights[0]->tensor()->flat<float>()(0) += 1;
+    backups.CompleteWeight(backup, weights[0].get());
+  }
+  StepBackups::StepPtr Gather(bool is_last = true, bool stays_locked = false) {
+    return backups.BeginGather(weights, is_last, stays_locked);
+  }
   void EndGather(const StepBackups::StepPtr& step) {
     if (backups.MayAssign(*step)) *weights[0]->tensor() = Filled(First(weights[0]) + 1);
     backups.EndGather(step, true);
@@ -116,6 +136,139 @@ DOCTEST_TEST_CASE("StepsThatOverlapAreUndoneTogether") {
     step.backups.Undo();
     DOCTEST_CHECK_EQ(First(step.slot), 1);
     DOCTEST_CHECK_EQ(step.backups.num_complete(), 0);
+  }
+}
+
+DOCTEST_TEST_CASE("AWeightThatChangesWhileItsStepIsUndoneIsUndone") {
+  Step step;
+  Var* const weight = step.weights[0].get();
+  weight->mu()->lock();
+  PartBackup backup;
+  DOCTEST_CHECK(step.backups.AddWeight(AllocateTensor, weight, kPart, &backup).ok());
+  std::thread undo([&] { step.backups.Undo(); });
+  while (step.backups.MayAssign(*backup.step)) std::this_thread::yield();
+  std::memcpy(backup.data, weight->tensor()->data(), kPart.size());
+  weight->tensor()->flat<float>()(0) = 2;
+  step.backups.CompleteWeight(backup, weight);
+  weight->mu()->unlock();
+  undo.join();
+  DOCTEST_CHECK_EQ(First(step.weights[0]), 1);
+}
+
+DOCTEST_TEST_CASE("UndoingDoesNotWaitForAGatherThatLocksWeights") {
+  for (const bool is_assigned : {false, true}) {
+    Step step;
+    step.UpdateSlot();
+    Var* const weight = step.weights[0].get();
+    step.UpdatePart();
+    LockedVariables locked;
+    locked.Lock(step.weights);
+    const auto gather = step.Gather(true, true);
+    DOCTEST_CHECK(step.backups.MayAssign(*gather));
+    if (is_assigned) *weight->tensor() = Filled(2);
+    step.backups.Undo();
+    DOCTEST_CHECK_EQ(First(step.slot), 1);
+    DOCTEST_CHECK_EQ(First(step.weights[0]), 2);
+    step.backups.Unlock(gather.get(), step.weights);
+    step.backups.EndGather(gather, true);
+    DOCTEST_CHECK_EQ(First(step.weights[0]), 1);
+    DOCTEST_CHECK_EQ(step.backups.num_complete(), 0);
+  }
+}
+
+DOCTEST_TEST_CASE("OnlyStepsThatMayCompleteAreWaitedFor") {
+  Step step;
+  DOCTEST_CHECK(step.backups.Await(0));
+  const auto first = step.Gather(false);
+  DOCTEST_CHECK(step.backups.Await(0));
+  DOCTEST_SUBCASE("which end") {
+    const auto last = step.Gather();
+    DOCTEST_CHECK_EQ(step.backups.num_begun(), 1);
+    DOCTEST_CHECK(!step.backups.Await(0));
+    step.EndGather(first);
+    std::thread end([&] { step.EndGather(last); });
+    DOCTEST_CHECK(step.backups.Await(60));
+    DOCTEST_CHECK_EQ(step.backups.num_complete(), 1);
+    end.join();
+    step.UpdateSlot();
+    DOCTEST_CHECK_EQ(step.backups.num_begun(), 2);
+    step.backups.Undo();
+    DOCTEST_CHECK_EQ(step.backups.num_begun(), 1);
+  }
+  DOCTEST_SUBCASE("or fail") {
+    const auto last = step.Gather();
+    step.backups.EndGather(last, false);
+    DOCTEST_CHECK(!step.backups.Await(60));
+  }
+  DOCTEST_SUBCASE("or fail on another rank") {
+    const auto last = step.Gather();
+    step.backups.Fail();
+    DOCTEST_CHECK(!step.backups.Await(60));
+    step.EndGather(first);
+    step.EndGather(last);
+    DOCTEST_CHECK_EQ(step.backups.num_complete(), 0);
+    step.backups.Undo();
+    DOCTEST_CHECK(step.backups.Await(0));
+    DOCTEST_CHECK_EQ(First(step.weights[0]), 1);
+  }
+}
+
+DOCTEST_TEST_CASE("StepsUseMemoryOfTheStepBefore") {
+  Step step;
+  const auto gather = [&] {
+    Tensor whole;
+    DOCTEST_CHECK(
+        step.backups.Allocate(AllocateTensor, tensorflow::DT_FLOAT, TensorShape({4}), &whole).ok());
+    const auto present = step.Gather();
+    *step.weights[0]->tensor() = std::move(whole);
+    return present;
+  };
+  const auto memory = [&] { return step.weights[0]->tensor()->data(); };
+  const void* const first = memory();
+  step.backups.EndGather(gather(), true);
+  const void* const second = memory();
+  DOCTEST_CHECK_NE(second, first);
+  DOCTEST_SUBCASE("if it is complete") {
+    const auto present = gather();
+    DOCTEST_CHECK_EQ(memory(), first);
+    DOCTEST_SUBCASE("and undone") {
+      step.backups.Undo();
+      step.backups.EndGather(present, true);
+      DOCTEST_CHECK_EQ(memory(), second);
+    }
+    DOCTEST_SUBCASE("in all steps") {
+      step.backups.EndGather(present, true);
+      gather();
+      DOCTEST_CHECK_EQ(memory(), second);
+    }
+  }
+  const auto is_spare = [&] {
+    Tensor found;
+    bool is_found = true;
+    const auto allocate = [&](tensorflow::DataType, const TensorShape&, Tensor*) {
+      is_found = false;
+      return absl::OkStatus();
+    };
+    const TensorShape shape({4});
+    DOCTEST_CHECK(step.backups.Allocate(allocate, tensorflow::DT_FLOAT, shape, &found).ok());
+    return is_found;
+  };
+  DOCTEST_SUBCASE("unless a reader has its value") {
+    const Tensor read = *step.weights[0]->tensor();
+    step.backups.EndGather(gather(), true);
+    DOCTEST_CHECK(!is_spare());
+  }
+  DOCTEST_SUBCASE("until it is freed") {
+    step.backups.EndCall();  // of the updates
+    DOCTEST_SUBCASE("which one with updates does not") { DOCTEST_CHECK(is_spare()); }
+    DOCTEST_SUBCASE("or the function ends") {
+      step.backups.FreeSpares();
+      DOCTEST_CHECK(!is_spare());
+    }
+    DOCTEST_SUBCASE("or the next call has none") {
+      step.backups.EndCall();
+      DOCTEST_CHECK(!is_spare());
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // The kernel that runs a whole update of owned parts as one program.
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,7 +54,7 @@ class LibraUpdateOwnedKernel : public OpKernel {
     locked.Lock(variables);
     std::vector<float*> parts;
     std::vector<UpdateCopy> copies;
-    std::vector<const Var*> backed_up;
+    std::vector<std::pair<PartBackup, const Var*>> backups;
     size_t num_bytes = 0;
     for (size_t i = 0; i < variables.size(); ++i) {
       ChangedPart part;
@@ -66,9 +67,9 @@ class LibraUpdateOwnedKernel : public OpKernel {
       parts.push_back(reinterpret_cast<float*>(part.data));
       const auto* const before = reinterpret_cast<const float*>(part.before);
       if (before != parts.back()) copies.push_back({before, parts.back()});
-      if (part.backup == nullptr) continue;
-      copies.push_back({parts.back(), reinterpret_cast<float*>(part.backup)});
-      backed_up.push_back(variables[i].get());
+      if (part.backup.data == nullptr) continue;
+      copies.push_back({parts.back(), reinterpret_cast<float*>(part.backup.data)});
+      backups.emplace_back(part.backup, variables[i].get());
     }
     const int64_t size = num_bytes / sizeof(float);
     std::vector<UpdateValue> values;
@@ -87,7 +88,9 @@ class LibraUpdateOwnedKernel : public OpKernel {
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         size, Scheduling::Adaptive(cycles),
         [&](int64_t begin, int64_t end) { program_.Run(parts, values, begin, end, copies); });
-    for (const Var* const weight : backed_up) StepBackups::Global().CompleteWeight(weight);
+    for (const auto& [backup, weight] : backups) {
+      StepBackups::Global().CompleteWeight(backup, weight);
+    }
   }
 
  private:

@@ -304,6 +304,23 @@ def keep_changes() -> None:
     _check(native.load().c.TfLibraKeepChanges())
 
 
+def await_steps(seconds: float) -> bool:
+    """Waits until each step that has made all its updates is complete.
+
+    Args:
+        seconds: longest wait.
+
+    Returns:
+        Whether they are; False if one has failed.
+    """
+    return not native.is_loaded() or bool(native.load().c.TfLibraAwaitSteps(seconds))
+
+
+def fail_steps() -> None:
+    """Keeps all steps that are not complete from completing, as another rank has undone them."""
+    _check(native.load().c.TfLibraFailSteps())
+
+
 def undo_steps() -> None:
     """Undoes the updates of all steps that are not complete, when a step has failed."""
     if native.is_loaded():
@@ -313,6 +330,17 @@ def undo_steps() -> None:
 def num_complete_steps() -> int:
     """Returns the number of complete steps since the engine started."""
     return int(native.load().c.TfLibraNumCompleteSteps())
+
+
+def num_begun_steps() -> int:
+    """Returns the number of steps since the engine started, but for those that were undone."""
+    return int(native.load().c.TfLibraNumBegunSteps())
+
+
+def free_spares() -> None:
+    """Frees memory of weights in earlier steps, which the next step would use again."""
+    if native.is_loaded():
+        _check(native.load().c.TfLibraFreeSpares())
 
 
 def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:

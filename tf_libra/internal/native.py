@@ -44,8 +44,12 @@ _PROTOTYPES = {
     "TfLibraAwaitGathers": (_INT, [ctypes.c_double]),
     "TfLibraEndCall": (_INT, []),
     "TfLibraKeepChanges": (_INT, []),
+    "TfLibraAwaitSteps": (_INT, [ctypes.c_double]),
+    "TfLibraFailSteps": (_INT, []),
     "TfLibraUndoSteps": (_INT, []),
     "TfLibraNumCompleteSteps": (ctypes.c_int64, []),
+    "TfLibraNumBegunSteps": (ctypes.c_int64, []),
+    "TfLibraFreeSpares": (_INT, []),
     "TfLibraRoundingSeconds": (_INT, [_TEXT, _INT, ctypes.POINTER(ctypes.c_double)]),
     "TfLibraCopyErrorFeedback": (_INT, [_TEXT, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraSetErrorFeedback": (
