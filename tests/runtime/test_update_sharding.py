@@ -244,6 +244,16 @@ def test_call_that_fails_between_updates_leaves_values_of_the_last_step(
         assert is_of_another == (rank >= ranks) or rank < ranks > 1
 
 
+def test_failed_call_ends_the_others_although_gathers_wait_for_one(sharded: Job) -> None:
+    """The step of rank 1 goes on until that of rank 0 has failed; the last rank's has ended."""
+    values = [sharded.value("failed_alone", rank) for rank in range(NUM_WORKERS)]
+    assert [value["different"] for value in values] == [[]] * NUM_WORKERS
+    assert len(values[0]["errors"]) == 1
+    assert values[0]["errors"] != ["HorovodInternalError"]
+    assert values[1]["errors"] == ["HorovodInternalError"]
+    assert {*values[2]["errors"]} == {"HorovodInternalError"}
+
+
 def test_weights_are_equal_if_data_end_between_updates(sharded: Job) -> None:
     values = [sharded.value("end_of_data", rank) for rank in range(NUM_WORKERS)]
     for value in values:

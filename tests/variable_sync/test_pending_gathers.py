@@ -1,7 +1,11 @@
 """Accesses to weights that are gathered between calls; jobs test the gathers themselves."""
 
+import _thread
+import contextlib
 import threading
 from collections.abc import Iterator
+from functools import partial
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -45,6 +49,30 @@ def test_accesses_of_other_threads_wait_for_the_end_of_a_call(waits: list[float]
         weight.assign([2.0])
     thread.join()
     assert found == [2.0]
+
+
+@pytest.mark.parametrize(("is_inside", "expected"), [(True, "fail_steps"), (False, "undo_steps")])
+def test_access_inside_of_a_step_leaves_it_to_the_end_to_undo_it(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch, is_inside: bool, expected: str
+) -> None:
+    """`tf.py_function` runs in threads that Python has not started."""
+    called: list[str] = []
+    for name in ("undo_steps", "fail_steps"):
+        monkeypatch.setattr(engine_lib, name, partial(called.append, name))
+    weight = tf.Variable([1.0])
+    pending_gathers().begin_step(frozenset({weight.handle._id}), 3.0)
+    monkeypatch.setattr(engine_lib, "await_gathers", mock.Mock(side_effect=EngineError("lost")))
+    has_ended = threading.Event()
+
+    def access() -> None:
+        with contextlib.suppress(Exception):
+            weight.numpy()
+        has_ended.set()
+
+    with pending_gathers().computing() if is_inside else contextlib.nullcontext():
+        _thread.start_new_thread(access, ())
+        assert has_ended.wait(60)
+    assert called == [expected]
 
 
 def test_wait_for_the_end_of_a_call_has_a_deadline(waits: list[float]) -> None:

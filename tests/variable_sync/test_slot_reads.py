@@ -2,12 +2,15 @@
 
 import weakref
 from collections.abc import Iterator
+from signal import SIGTERM, Signals
 from unittest import mock
 
 import pytest
 import tensorflow as tf
 
+from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination.control_plane import EngineError
+from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.variable_sync import slot_reads as slot_reads_lib
 from tf_libra.variable_sync.owned_slots import OwnedSlots
 from tf_libra.variable_sync.slot_parts import Slot
@@ -83,6 +86,74 @@ def test_step_counts_although_its_data_have_ended(parts: _Parts) -> None:
             parts.variables[0].assign([9.0])
         raise ValueError("of another kind")
     assert reads.value(0, 2, 1, DTYPE).numpy().tolist() == [8.0, 1.0]
+    reads.drop_all()
+
+
+@pytest.mark.parametrize(
+    ("error", "signal", "seconds"),
+    [(ValueError(), None, 30.0), (SystemExit(3), None, 1.0), (ValueError(), SIGTERM, 1.0)],
+)
+def test_failed_step_waits_for_complete_ones(
+    parts: _Parts,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    signal: Signals | None,
+    seconds: float,
+) -> None:
+    """A gather of the step before may end meanwhile; this step has not ended."""
+    complete, waited = [4], []
+
+    def wait(longest: float) -> bool:
+        waited.append(longest)
+        complete[0] = 5
+        return True
+
+    monkeypatch.setattr(engine_lib, "await_steps", wait)
+    monkeypatch.setattr(engine_lib, "num_begun_steps", lambda: 5)
+    monkeypatch.setattr(engine_lib, "num_complete_steps", lambda: complete[0])
+    monkeypatch.setattr(step_interrupts(), "came", signal)
+    owned = OwnedSlots("step", 60.0)
+    with pytest.raises(type(error)), owned.computing():
+        owned._reads.begin(parts.slots, updated=parts.keys, early=())
+        raise error
+    assert waited == [seconds]
+    assert owned._reads._turns.number == 0
+    owned._reads.drop_all()
+
+
+def test_slots_are_fetched_when_the_last_step_is_complete(
+    parts: _Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure would undo no slot that is whole."""
+    reads = SlotReads("step", 60.0)
+    reads.begin(parts.slots, updated=parts.keys, early=())
+    reads.leave(has_ended=True)
+    fetch = mock.Mock(return_value=({}, {0: EngineError("no part")}))
+    monkeypatch.setattr(slot_reads_lib, "fetch_parts", fetch)
+    monkeypatch.setattr(slot_reads_lib.engine_lib, "running", lambda: mock.Mock(rank=1))
+    gathers = mock.Mock()
+    gathers.complete.return_value = False
+    monkeypatch.setattr(slot_reads_lib, "pending_gathers", lambda: gathers)
+    with pytest.raises(Exception, match="the last step has failed"):
+        reads.fetch([parts.variables[0].handle])
+    fetch.assert_not_called()
+    reads.drop_all()
+
+
+@pytest.mark.parametrize("ranks_per_host", [1, 2, 0])
+def test_all_ranks_of_a_host_rescue_slots_or_leave_them(
+    parts: _Parts, monkeypatch: pytest.MonkeyPatch, ranks_per_host: int
+) -> None:
+    reads = SlotReads("step", 60.0)
+    reads.begin(parts.slots, updated=parts.keys, early=())
+    reads.leave(has_ended=True)
+    fetch = mock.Mock(return_value=({}, {}))
+    monkeypatch.setattr(slot_reads_lib, "fetch_parts", fetch)
+    monkeypatch.setattr(slot_reads_lib, "available_bytes", lambda: 2 * 2 * 4)
+    engine = mock.Mock(rank=0, world_size=2, ranks_per_host=ranks_per_host)
+    monkeypatch.setattr(slot_reads_lib.engine_lib, "running", lambda: engine)
+    reads.rescue(None)
+    assert fetch.called == (ranks_per_host == 1)
     reads.drop_all()
 
 

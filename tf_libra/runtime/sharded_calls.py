@@ -106,11 +106,8 @@ class ShardedCalls:
         Args:
             is_exit: whether a signal or `exit` ends it: the launcher does not wait for long.
         """
-        seconds = SIGNAL_SECONDS if is_exit else RESCUE_SECONDS
-        # What this rank still sends is of the last step, which is complete.
-        pending_gathers().finish_quietly(seconds)
-        engine_lib.undo_steps()
-        read_service().rescue(seconds)
+        pending_gathers().undo(is_exit)
+        read_service().rescue(SIGNAL_SECONDS if is_exit else RESCUE_SECONDS)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

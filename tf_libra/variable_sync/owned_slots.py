@@ -133,7 +133,7 @@ class OwnedSlots:
     def computing(self) -> Iterator[None]:
         """Wraps a call that may begin a step; no thread of this rank reads slots meanwhile."""
         has_ended = False
-        num_complete = engine_lib.num_complete_steps()
+        num_begun = engine_lib.num_begun_steps()  # gathers of the last one may go on
         try:
             yield
             engine_lib.end_call()
@@ -141,11 +141,9 @@ class OwnedSlots:
         except tf.errors.OutOfRangeError:  # on all ranks, if they go on; it may have changed slots
             has_ended = True
             raise
-        except BaseException:
-            # What this rank still sends is of a complete step, perhaps of this one.
-            pending_gathers().finish_quietly()
-            engine_lib.undo_steps()
-            has_ended = engine_lib.num_complete_steps() > num_complete
+        except BaseException as error:
+            pending_gathers().undo(is_exit=isinstance(error, KeyboardInterrupt | SystemExit))
+            has_ended = engine_lib.num_complete_steps() > num_begun
             raise
         finally:
             self._reads.leave(has_ended)
@@ -186,6 +184,7 @@ class OwnedSlots:
     def on_owner_collected(self) -> None:
         """See `ShardOwner`."""
         self._is_collected, self._last = True, None
+        engine_lib.free_spares()
         self._reads.release()
 
     def warn(self) -> None:

@@ -16,11 +16,12 @@ from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import formatting
 from tf_libra.internal.process_state import STATE
+from tf_libra.variable_sync.read_service import RESCUE_SECONDS, SIGNAL_SECONDS
 from tf_libra.variable_sync.variable_access import variable_access
 
 # The engine ends a gather that makes no progress for `timeout_seconds`, and knows why.
 _ENGINE_FIRST = 10
-# Longest wait before this process forks or aborts.
+# Longest wait before this process forks.
 _LAST_SECONDS = 30.0
 
 
@@ -31,18 +32,21 @@ class PendingGathers:
         """Observes nothing yet."""
         self._observed: frozenset[int] = frozenset()
         self._seconds = 0.0
-        self._is_idle = threading.Event()  # no step is running
-        self._is_idle.set()
+        self._turns = threading.Condition()  # guards the next
+        self._is_computing = False  # a step is running
         os.register_at_fork(before=self.finish_quietly)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Wraps a call that may update weights in part; other threads wait for its end."""
-        self._is_idle.clear()
+        with self._turns:
+            self._is_computing = True
         try:
             yield
         finally:
-            self._is_idle.set()
+            with self._turns:
+                self._is_computing = False
+                self._turns.notify_all()
 
     def begin_step(self, weights: frozenset[int], timeout_seconds: float) -> None:
         """Observes the weights, by key, that the next step gathers.
@@ -83,6 +87,39 @@ class PendingGathers:
         with contextlib.suppress(control_plane.EngineError):
             self.finish(seconds)
 
+    def undo(self, is_exit: bool) -> None:
+        """Undoes a step that has failed on this rank, when it has ended here.
+
+        What this rank still sends of a step that has made all its updates comes first: such a step
+        is complete on all ranks, or on none.
+
+        Args:
+            is_exit: whether `exit` has ended it. After that, or a signal, the launcher does not
+                wait for long.
+        """
+        is_exit = is_exit or step_interrupts().came is not None
+        engine_lib.await_steps(SIGNAL_SECONDS if is_exit else RESCUE_SECONDS)
+        engine_lib.undo_steps()
+        self.forget()
+
+    def complete(self) -> bool:
+        """Waits for the last step; returns whether it is complete. If it has failed, undoes it."""
+        is_complete = engine_lib.await_steps(self._seconds)
+        if not is_complete:
+            self.fail()
+        return is_complete
+
+    def fail(self) -> None:
+        """Undoes steps that are not complete, as they have failed on another rank.
+
+        If a step is running, it fails, too, and its end undoes them.
+        """
+        with self._turns:
+            if self._is_computing:
+                engine_lib.fail_steps()
+            else:
+                engine_lib.undo_steps()
+
     def forget(self) -> None:
         """Ends the observation: weights that are lost can be assigned."""
         variable_access().forget(self._observed)
@@ -94,17 +131,23 @@ class PendingGathers:
         Threads that Python has not started do not wait for a step, which may wait for them.
         """
         is_of_tensorflow = isinstance(threading.current_thread(), threading._DummyThread)
-        if not is_of_tensorflow and not self._is_idle.wait(self._seconds):
-            raise control_plane.EngineError(
-                f"a step has not ended within {formatting.time(self._seconds)}, and another thread"
-                " accesses its weights"
-            )
+        if not is_of_tensorflow:
+            self._await_end()
         try:
             step_interrupts().during(self.finish)
         except control_plane.EngineError as error:
-            engine_lib.undo_steps()
+            self.fail()
             lost = control_plane.lost(error)
             raise error if lost is None else current_job.get_job().lost(lost) from error
+
+    def _await_end(self) -> None:
+        with self._turns:
+            if self._turns.wait_for(lambda: not self._is_computing, self._seconds):
+                return
+        raise control_plane.EngineError(
+            f"a step has not ended within {formatting.time(self._seconds)}, and another thread"
+            " accesses its weights"
+        )
 
 
 @STATE.value(on_reset=PendingGathers.forget, survives_fork=False)

@@ -172,8 +172,8 @@ class ServedValues(Protocol):
         """Fetches what this rank lacks, as it was before a step that has failed on some rank.
 
         Args:
-            complete: number of complete steps on that rank (`engine.num_complete_steps`); None for
-                that of this rank.
+            complete: number of complete steps on that rank (`engine.num_complete_steps`), which
+                has undone the others; None if that rank is this one, or is gone.
         """
         ...
 
@@ -260,10 +260,9 @@ class ReadService:
 
         def rescue_all() -> None:
             try:
-                with contextlib.suppress(control_plane.EngineError):
-                    engine_lib.await_gathers(seconds)  # of the last step
+                engine_lib.await_steps(seconds)
                 complete = engine_lib.num_complete_steps()
-                self._rescue_all(complete)
+                self._rescue_all(None)
                 _notify_all(engine, f"{_ALL}: {_RESCUE}{complete}")
             finally:
                 has_ended.set()
@@ -271,7 +270,7 @@ class ReadService:
         _start(rescue_all)
         has_ended.wait(seconds)
 
-    def _rescue_all(self, complete: int) -> None:
+    def _rescue_all(self, complete: int | None) -> None:
         if self.is_ending:  # it reads nothing any more
             return
         for reads in self._all():

@@ -29,6 +29,7 @@ from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import formatting, log_utils
 from tf_libra.internal.available_memory import available_bytes
+from tf_libra.variable_sync.pending_gathers import pending_gathers
 from tf_libra.variable_sync.read_service import hand_over, partial_answer, read_service
 from tf_libra.variable_sync.slot_parts import (
     Slot,
@@ -44,6 +45,7 @@ _HOST = "/cpu:0"
 # Longest wait of a rescue for the gathers of the last complete step, and how often it looks.
 _GATHER_SECONDS = 10.0
 _POLL_SECONDS = 0.01
+_FAILED = "the last step has failed on some rank, and so on all"
 
 
 @dataclass(frozen=True)
@@ -287,21 +289,24 @@ class SlotReads:
                     f"{self.function} were read while the script of rank {engine.rank} is ending,"
                     " when other ranks may be gone: read them before its end"
                 )
+            if not pending_gathers().complete():  # which would not undo whole slots
+                raise self._lost(_FAILED, next(iter(wanted.values())))
             parts, errors = fetch_parts(wanted.values(), engine, self.function, self._turns.modulus)
             if errors:
                 key, error = next(iter(errors.items()))
-                raise self._lost(error, wanted[key]) from error
+                lost = control_plane.lost(error)
+                raise error if lost is None else self._lost(lost, wanted[key]) from error
             for slot in wanted.values():
                 self._assign(slot, parts[slot.key], engine.rank)
 
     def rescue(self, complete: int | None) -> None:
         """See `ServedValues`."""
         with self._rescuing:
-            self._await_complete(complete)
-            with contextlib.suppress(control_plane.EngineError):
-                engine_lib.await_gathers(_GATHER_SECONDS)
+            if complete is not None:
+                self._await_complete(complete)
+                pending_gathers().fail()
             engine, wanted = engine_lib.running(), self._wanted(self.missing())
-            if engine is None or not wanted or not _fits(wanted.values(), engine.rank):
+            if engine is None or not wanted or not _fits(wanted.values(), engine):
                 return
             complete = engine_lib.num_complete_steps()
             parts, _ = fetch_parts(wanted.values(), engine, self.function, -1 - complete)
@@ -321,10 +326,10 @@ class SlotReads:
                     own = read_part(slot, before_steps=True)
                     assign_whole(slot, {**parts, rescued.rank: own})
 
-    def _await_complete(self, complete: int | None) -> None:
+    def _await_complete(self, complete: int) -> None:
         """Waits a while until a number of steps is complete; its last gathers may go on."""
         deadline = time.monotonic() + _GATHER_SECONDS
-        while complete is not None and engine_lib.num_complete_steps() < complete:
+        while engine_lib.num_complete_steps() < complete:
             if time.monotonic() > deadline:
                 return
             time.sleep(_POLL_SECONDS)
@@ -340,12 +345,9 @@ class SlotReads:
                 return  # the script has left the job meanwhile, or has assigned it
             assign_whole(slot, {**parts, rank: self._keep(slot.key)})
 
-    def _lost(self, error: Exception, slot: Slot) -> Exception:
-        lost = control_plane.lost(error)
-        if lost is None:
-            return error
+    def _lost(self, reason: str, slot: Slot) -> Exception:
         return current_job.get_job().lost(
-            f"slot {slot.name!r} of {self.function} has parts on all ranks: {lost}"
+            f"slot {slot.name!r} of {self.function} has parts on all ranks: {reason}"
         )
 
     def take_over(self, owner: int, step: int) -> None:
@@ -354,6 +356,7 @@ class SlotReads:
         try:
             self.fetch(self.missing(), waits=False)
         except InStepError:
+            engine_lib.await_steps(_GATHER_SECONDS)
             self.rescue(None)
 
     def on_access(self, handles: Sequence[Any]) -> None:
@@ -369,14 +372,20 @@ class SlotReads:
         step_interrupts().during(lambda: self.fetch(handles, waits=not is_of_tensorflow))
 
 
-def _fits(slots: Iterable[Slot], rank: int) -> bool:
-    """Returns whether memory holds the parts of other ranks, and then the whole slots."""
-    needed = sum(2 * slot.shape.num_elements() * slot.dtype.size for slot in slots)
+def _fits(slots: Iterable[Slot], engine: engine_lib.Engine) -> bool:
+    """Returns whether memory holds the parts of other ranks, and then the whole slots.
+
+    All ranks of a host rescue slots concurrently.
+    """
+    num_ranks = engine.ranks_per_host or engine.world_size
+    needed = num_ranks * sum(2 * slot.shape.num_elements() * slot.dtype.size for slot in slots)
     available = available_bytes()
     if available is None or needed <= available:
         return True
-    log_utils.logger(rank).warning(
-        "slots stay in parts, as they would take %s of memory, of which %s are available",
+    log_utils.logger(engine.rank).warning(
+        "slots stay in parts: on %s ranks of this host they would take %s of memory, of which %s"
+        " are available",
+        num_ranks,
         formatting.size(needed),
         formatting.size(available),
     )

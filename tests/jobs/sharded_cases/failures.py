@@ -7,9 +7,10 @@ from typing import Any
 
 import models
 import tensorflow as tf
-from harness import RANK, SIZE
+from harness import FOLDER, RANK, SIZE
 
-from sharded_cases.common import Network, cases, decorated, different, inputs_of
+from sharded_cases.common import Network, await_files, cases, decorated, different, inputs_of
+from sharded_cases.gathers import await_pending_gathers, interrupted
 from tf_libra.runtime import grappler
 
 NUM_BATCHES = 2
@@ -86,6 +87,37 @@ def failed_in_step(ranks: Container[int]) -> Any:
     except (RuntimeError, tf.errors.OpError) as raised:
         error = type(raised).__name__
     return {"error": error, "different": different(ours, theirs), "sharded": sharded}
+
+
+@cases
+def failed_alone() -> Any:
+    """Fails on rank 0 while rank 1, which is in the step, delays the gathers of all others."""
+    ours, theirs = Network("written"), Network("written")
+    number = 0
+
+    def fail_or_wait() -> None:
+        if number == NUM_BATCHES and RANK == 0:
+            await_pending_gathers()
+            raise ValueError("in the middle of a step")
+        if number == NUM_BATCHES and RANK == 1:
+            await_files("failed", [0])
+
+    step = interrupted(ours, "overlap", fail_or_wait, first=2 * (RANK != 1))
+    other = interrupted(theirs, False, lambda: None)
+    for number in range(NUM_BATCHES):
+        other(*inputs_of(number))
+        step(*inputs_of(number))
+    number, found = NUM_BATCHES, []
+    slot, weight = ours.optimizer.variables[0].value, ours.weights[0].value
+    # The last rank's step ends before the others fail.
+    for access in (lambda: step(*inputs_of(number)), slot.numpy, weight.numpy):
+        try:
+            access()
+        except (RuntimeError, tf.errors.OpError) as raised:
+            found.append(type(raised).__name__)
+            if RANK == 0:
+                (FOLDER / f"failed.{RANK}").touch()
+    return {"errors": found, "different": different(ours, theirs)}
 
 
 cases.add("failed_in_step", lambda: failed_in_step({0}))

@@ -54,6 +54,14 @@ def interrupted(
     return decorated(network, shard)
 
 
+def await_pending_gathers() -> None:
+    """Waits until this rank gathers weights in the background."""
+    deadline = time.monotonic() + 60.0
+    while native.load().c.TfLibraAwaitGathers(0.0) == 0:
+        assert time.monotonic() < deadline, "no weight is gathered"
+        time.sleep(0.01)
+
+
 def killed() -> Any:
     """Kills rank 1 when the weights of the first group are gathered, before the others are."""
     network, other = Network("written"), Network("written")
@@ -63,7 +71,7 @@ def killed() -> Any:
             time.sleep(0.5)  # for the first gather
             os.kill(os.getpid(), signal.SIGKILL)
 
-    step = interrupted(network, "overlap", die, first=1)
+    step = interrupted(network, "overlap", die, first=2)
     whole = interrupted(other, False, lambda: None)
     for number in range(2):
         whole(*inputs_of(number))
