@@ -52,6 +52,25 @@ def test_portfolio_notes_name_the_winner_and_the_others() -> None:
     assert all(name in reported for name in raced)
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.002])
+def test_trials_are_few_only_if_another_kind_of_strategy_is_far_faster(factor: float) -> None:
+    """On slow links, steps cost seconds that strategies of other kinds need."""
+    trials = {}
+    for has_alternatives in (False, True):
+        tuned, trials[has_alternatives] = drive(
+            Machine(model=SHARED.with_link_rate(factor)),
+            "auto",
+            BUDGET,
+            runs_streams=True,
+            has_alternatives=has_alternatives,
+        )
+        assert tuned.race is not None and tuned.is_complete
+    is_slow = factor < 1
+    assert tuned.race.num_rounds >= 2 and len(tuned.race.candidates) > 1
+    assert (len(trials[True]) < len(trials[False])) == is_slow
+    assert (Phase.SEARCH in {trial.phase for trial in trials[True]}) == (not is_slow)
+
+
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
 def test_measured_gamma_is_in_all_candidates(gamma: float) -> None:
     machine = Machine(model=SHARED, gamma=gamma)

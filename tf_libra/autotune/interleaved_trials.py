@@ -53,6 +53,7 @@ def race(
     preferred: Sequence[str] = (),
     overlapping: Collection[str] = (),
     guarded: Collection[str] = (),
+    max_rounds: int = MAX_ROUNDS,
 ) -> Generator[Trial, TrialResult | None, Race]:
     """Yields trials in rounds until one plan is left or the budget is spent; sent their results.
 
@@ -71,6 +72,7 @@ def race(
         step precedes each of their measured steps, which so overlaps with gathers, too.
       guarded: fingerprints of plans that win only if one of them is significantly faster than every
         other plan.
+      max_rounds: most rounds.
     """
     if not candidates:
         raise ValueError("candidates must hold at least one plan, got none")
@@ -104,7 +106,7 @@ def race(
             is_proven = default is None and doubtful > _unproven(doubtful, timings)
             running = _eliminate(running, timings, default, kept)
             target = None if is_proven else kept
-            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings, target)
+            over = num_rounds >= max_rounds or _is_decided(running, timings, target)
     ranking = sorted(running, key=lambda index: (index not in favourites[:1], index in doubtful))
     if num_rounds:
         timings = _timings_of(steps, len(candidates))

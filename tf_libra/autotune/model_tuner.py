@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from tf_libra.autotune.candidates import MAX_CANDIDATES, gathered_by_groups, select_candidates
 from tf_libra.autotune.fit_and_plan import fit_and_plan, is_trusted
-from tf_libra.autotune.interleaved_trials import race
+from tf_libra.autotune.interleaved_trials import MAX_ROUNDS, race
 from tf_libra.autotune.observations import Observations
 from tf_libra.autotune.sampling_plans import tensor_specs, two_stream_plan
 from tf_libra.autotune.trial_comparison import MIN_ROUNDS
@@ -99,6 +99,7 @@ def race_candidates(
     candidates: Sequence[tuple[Plan, float | None]],
     problem: TuningProblem,
     searched: Sequence[Plan] = (),
+    max_rounds: int = MAX_ROUNDS,
 ) -> Tuner:
     """Races the candidates; a clearly faster plan replaces the active or the requested one.
 
@@ -114,6 +115,7 @@ def race_candidates(
         candidates: plans with their predicted steps, the most promising first.
         problem: tuning problem.
         searched: candidates that had steps in a search.
+        max_rounds: most rounds of the race.
     """
     if problem.overlaps_calls:
         candidates = [
@@ -139,6 +141,7 @@ def race_candidates(
             preferred=requested if active_plan is None else [active_plan.fingerprint],
             overlapping=[plan.fingerprint for plan, _ in affordable if problem.overlaps(plan)],
             guarded=[plan.fingerprint for plan, _ in affordable if plan.gathers],
+            max_rounds=max_rounds,
         )
         # One round separates nothing: the planner's decision stands.
         if found.num_rounds >= MIN_ROUNDS or not requested:

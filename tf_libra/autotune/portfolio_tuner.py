@@ -1,7 +1,8 @@
 """Portfolio tuner of `auto`: a race of every strategy's plan and the best searched settings."""
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, cast
 
@@ -14,6 +15,7 @@ from tf_libra.autotune.concurrent_all_reduces import (
     with_measured_contention,
 )
 from tf_libra.autotune.fit_and_plan import is_trusted
+from tf_libra.autotune.interleaved_trials import MAX_ROUNDS, ROUNDS_BEFORE_ELIMINATION
 from tf_libra.autotune.model_tuner import measure_and_plan, race_candidates
 from tf_libra.autotune.search.driver import search
 from tf_libra.autotune.search.space import SearchableStrategy
@@ -29,6 +31,9 @@ from tf_libra.specs.plan import Plan
 # Share of the steps after the fit; the race takes the rest.
 _SEARCH_SHARE = 0.4
 _FINALISTS = 3
+# Ratio of a predicted step to one of one worker from which on few plans race, in few rounds.
+_FAR_SLOWER = 1.5
+_FEW_PLANS = 3
 
 
 class PortfolioStrategy(Strategy, Protocol):
@@ -62,7 +67,9 @@ def _tune(problem: TuningProblem, strategy: PortfolioStrategy) -> Tuner:
         return result
     notes = list(result.notes)
     plans = _plans(result, strategy, problem)
-    steps = round(_SEARCH_SHARE * problem.budget.steps_left)
+    is_first = problem.active_plan is None
+    is_short = is_first and problem.has_alternatives and _are_far_slower(plans, result)
+    steps = 0 if is_short else round(_SEARCH_SHARE * problem.budget.steps_left)
     warm_start = problem.find_warm_start(result.bytes_per_second)
     settings = () if warm_start is None else warm_start.settings
     searched: list[Plan] = []
@@ -108,12 +115,26 @@ def _tune(problem: TuningProblem, strategy: PortfolioStrategy) -> Tuner:
         return not (trusted or is_safe), step_seconds(result, plan), plan.fingerprint
 
     ordered = sorted(unique.values(), key=priority)
+    if is_short:
+        notes.append("one worker is predicted to be far faster, so few plans were tried")
+        result = replace(result, notes=tuple(notes))
+        ordered = ordered[:_FEW_PLANS]
     candidates = [(plan, result.predicted_step(plan)) for plan in ordered]
-    raced = yield from race_candidates(result, candidates, problem, searched)
+    max_rounds = ROUNDS_BEFORE_ELIMINATION if is_short else MAX_ROUNDS
+    raced = yield from race_candidates(result, candidates, problem, searched, max_rounds)
     if raced.race is None and len(candidates) > 1 and trusted:
         note = "the budget ended before any two plans were compared: the model decided"
         return replace(raced, notes=(*raced.notes, note))
     return raced
+
+
+def _are_far_slower(plans: Sequence[Plan], result: TuningResult) -> bool:
+    """Returns whether one worker is faster by far than all plans, by a trusted model."""
+    if result.evidence.caveat:
+        return False
+    fastest = min(step_seconds(result, plan) for plan in plans)
+    compared = result.compare_with_one_worker(fastest) if fastest < math.inf else None
+    return compared is not None and compared.speedup * _FAR_SLOWER < 1
 
 
 def _searchable(strategy: PortfolioStrategy) -> list[SearchableStrategy]:

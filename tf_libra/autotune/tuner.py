@@ -67,6 +67,7 @@ class TuningProblem:
         active_plan: plan that only a clearly faster plan may replace; None if there is none.
         find_warm_start: returns the warm start from a similar job, given the measured network rate
             in bytes per second; None if no job is similar.
+        has_alternatives: whether strategies of other kinds, such as one worker, may train instead.
     """
 
     tensors: Sequence[TensorSpec]
@@ -87,6 +88,7 @@ class TuningProblem:
     whole_updates: Sequence[str]
     active_plan: Plan | None
     find_warm_start: Callable[[float | None], WarmStart | None]
+    has_alternatives: bool
 
     @property
     def wire_dtypes(self) -> tuple[str | None, ...]:
@@ -165,6 +167,7 @@ def tune(
     whole_updates: Sequence[str] = (),
     active_plan: Plan | None = None,
     find_warm_start: Callable[[float | None], WarmStart | None] = lambda bytes_per_second: None,
+    has_alternatives: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Tuner:
     """Runs the tuner that a strategy names; a `Tuner` generator for rank 0.
@@ -189,6 +192,7 @@ def tune(
         whole_updates: see `TuningProblem`.
         active_plan: see `TuningProblem`.
         find_warm_start: see `TuningProblem`.
+        has_alternatives: see `TuningProblem`.
         should_stop: returns True to end tuning before the budget is spent.
     """
     problem = TuningProblem(
@@ -210,5 +214,6 @@ def tune(
         whole_updates,
         active_plan,
         find_warm_start,
+        has_alternatives,
     )
     return (yield from tuner_for(strategy).tune(problem))

@@ -202,14 +202,15 @@ class DataParallelOptions(Options):
         return super().family_conflict
 
     @property
-    def _tries_families(self) -> bool:
+    def tries_families(self) -> bool:
+        """True if strategies of other kinds may replace data parallelism."""
         has_families = bool(getattr(self.strategy, "families", ())) and self.plan is None
         return has_families and not self.family_conflict
 
     @property
     def _default_limits(self) -> tuple[int, float]:
         """Steps and seconds of all trials that the strategy has by default."""
-        if self._tries_families:
+        if self.tries_families:
             return strategies.Auto.family_steps, strategies.Auto.family_seconds
         return self.strategy.tuning_steps, self.strategy.tuning_seconds
 
@@ -226,7 +227,7 @@ class DataParallelOptions(Options):
     def budget(self) -> Budget:
         """Limits of tuning of data parallelism in steps and seconds."""
         whole = self.trial_budget
-        if not self._tries_families:
+        if not self.tries_families:
             return whole
         steps, seconds = self._default_limits
         return dataclasses.replace(

@@ -24,7 +24,11 @@ from tf_libra.runtime.strategy_kinds import Links, StrategyKind, resolve_strateg
 from tf_libra.specs.layer_graph import LayerGraph
 
 PREDICTION_ERROR = 1.15
-"""Ratio of a predicted step to the fastest one from which on a strategy is not tried."""
+"""Ratio of a predicted step to that of data parallelism or one rank from which on it is not tried.
+
+Both are known: the one is measured, and the other is the sum of measured layers."""
+STAGES_ERROR = 1.75
+"""The same for the ratio to a pipeline or burst, which may take far longer than predicted."""
 CALLS_SECONDS = 2e-3
 """Least seconds that a step takes more if Python calls its stages and other ranks wait for them."""
 MEASURED_SECONDS = 10.0
@@ -236,14 +240,18 @@ def describe_slow(seconds: Mapping[str, float], step_seconds: float, alone: str)
             its own.
     """
     every = {FIRST: step_seconds, **seconds}
-    fastest = min(every, key=lambda name: every[name])
+    most = {
+        name: taken * (PREDICTION_ERROR if name in (FIRST, alone) else STAGES_ERROR)
+        for name, taken in every.items()
+    }
+    fastest = min(most, key=lambda name: most[name])
     return {
         name: (
             f"its step is predicted to take {formatting.time(taken)}, and one of {fastest}"
             f" {formatting.time(every[fastest])}"
         )
         for name, taken in seconds.items()
-        if name != alone and taken > PREDICTION_ERROR * every[fastest]
+        if name != alone and taken > most[fastest]
     }
 
 

@@ -123,6 +123,7 @@ class TuningCoordinator:
                 tries_gathers=self._can_shard and self._options.overlaps_calls,
                 overlaps_calls=self._can_shard and self._options.shard_updates == "overlap",
                 whole_updates=self._whole_updates,
+                has_alternatives=self._options.tries_families,
                 should_stop=lambda: pause.is_spent,
                 **more,
             )
