@@ -25,6 +25,18 @@ def handles(variable: Any) -> list[Any]:
     return [component.handle for component in components or (variable,)]
 
 
+def find_value(handle: Any) -> Any:
+    """Returns dtype and shape of the value behind an eager handle, as TensorFlow stores them.
+
+    None if the handle is of a resource of another kind, such as a table, an iterator or the writer
+    of summaries, or if TensorFlow does not know.
+    """
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    return data.shape_and_type[0]
+
+
 def is_own_by_strategy(handle: Any) -> bool:
     """Returns whether a strategy lets each replica write a variable, and sums at reads alone.
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_libra.capture.variables import (
+    find_value,
     handles,
     is_own_by_strategy,
     is_random_state,
@@ -155,10 +156,9 @@ def _bound_variable(
         if not is_captured:
             return None
         return BoundVariable(index, "tensor", tensor, tensor.dtype, tensor.shape, is_variable=False)
-    data = getattr(tensor, "_handle_data", None)
-    if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None  # a resource of another kind, such as an iterator
-    (value,) = data.shape_and_type
+    value = find_value(tensor)
+    if value is None:
+        return None
     shape, dtype = tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
     return BoundVariable(index, "variable", tensor, dtype, shape, trainable=True)
 

@@ -421,6 +421,39 @@ def test_effects_outside_of_variables_are_named(call, monkeypatch, tmp_path):
     assert difference(make, {"host_effects"}) is None
 
 
+@pytest.mark.parametrize("write", ["summary", "table", "queue"])
+def test_examples_in_resources_that_are_no_variables_are_effects(write, monkeypatch, tmp_path):
+    """Values that are no batch statistics, although examples determine them."""
+    monkeypatch.chdir(tmp_path)
+    writer = tf.summary.create_file_writer("summaries")
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    queue = tf.queue.FIFOQueue(9, [tf.float32])
+
+    def write_mean(images):
+        mean = tf.reduce_mean(images)
+        if write == "summary":
+            with writer.as_default(step=1):
+                tf.summary.scalar("mean", mean)
+        elif write == "table":
+            table.insert(tf.constant(1, tf.int64), mean)
+        else:
+            queue.enqueue(mean)
+
+    def make():
+        trained = models.mlp()
+        inner = trained.call
+
+        def calling(images):
+            write_mean(images)
+            return inner(images)
+
+        trained.call = calling
+        return trained
+
+    assert 'allow=("host_effects",)' in difference(make)
+    assert difference(make, {"host_effects"}) is None
+
+
 def test_print_in_a_condition_that_reads_a_variable_is_an_effect():
     counter = tf.Variable(0.0)
 

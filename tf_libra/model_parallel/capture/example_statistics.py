@@ -31,10 +31,11 @@ _LAYERS = frozenset(
 def statistics_writes(graph: StepGraph) -> Iterator[tuple[int, str]]:
     """Yields the ops that write batch statistics, each with the placeholder of the variable.
 
-    Metrics are left out: they have no influence on weights.
+    Metrics are left out: they have no influence on weights. Writes of other resources, such as
+    tables, are effects outside of variables.
     """
     for index in graph.microbatch_effects:
-        for name in sorted(graph.written_variables(index)):
+        for name in sorted(filter(graph.is_variable, graph.written_variables(index))):
             is_statistic = graph.is_written_per_example(name) and not graph.is_accumulator(name)
             if is_statistic and graph.ops[index].type != _ADVANCE:
                 yield index, name

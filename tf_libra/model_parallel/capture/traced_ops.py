@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.capture.variables import find_value
 from tf_libra.internal import tf_internal
 from tf_libra.model_parallel.capture.recorded_step import REDUCTION, RecordedStep
 
@@ -28,7 +29,8 @@ class TracedOps:
         op_index: index of each op by name.
         arguments: placeholder names of the step's tensor arguments.
         captures: captured tensor by name of its placeholder.
-        handles: by op, the placeholder names of the variables among its inputs.
+        handles: by op, the placeholder names of the variables among its inputs, and of resources of
+            other kinds.
         is_write: by op, whether it may write these variables.
         is_constant: by op, whether it is computed from constants only.
     """
@@ -145,6 +147,11 @@ class TracedOps:
     def variable_name(self, placeholder: str) -> str:
         """Returns the name of a variable."""
         return self._variable_names.get(placeholder, placeholder)
+
+    def is_variable(self, placeholder: str) -> bool:
+        """Returns whether a captured resource is a variable, and no table or queue, for example."""
+        is_known = placeholder in self._variable_names
+        return is_known or find_value(self.captures[placeholder]) is not None
 
     def placeholder_of(self, variable: Any) -> str | None:
         """Returns the placeholder of a variable; None if the trace does not capture it."""
