@@ -421,6 +421,37 @@ def test_effects_outside_of_variables_are_named(call, monkeypatch, tmp_path):
     assert difference(make, {"host_effects"}) is None
 
 
+def check_numbers(x):
+    tf.debugging.check_numerics(x, "x")
+
+
+def check_with_a_condition(x):
+    tf.debugging.assert_greater(x, -9.0)
+
+
+def check_in_a_function(x):
+    tf.function(check_with_a_condition)(x)
+
+
+def check_shape(x):
+    tf.ensure_shape(x, [])
+
+
+@pytest.mark.parametrize(
+    "call", [check_numbers, check_with_a_condition, check_in_a_function, check_shape]
+)
+def test_checks_of_values_are_no_effects(call):
+    assert difference(calling_first(call)) is None
+
+
+def test_checks_of_all_numbers_are_no_effects():
+    tf.debugging.enable_check_numerics()
+    try:
+        assert difference(models.mlp) is None
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
 @pytest.mark.parametrize("write", ["summary", "table", "queue"])
 def test_examples_in_resources_that_are_no_variables_are_effects(write, monkeypatch, tmp_path):
     """Values that are no batch statistics, although examples determine them."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.internal import tf_internal
 from tf_libra.model_parallel.capture.example_statistics import (
     find_draws,
     find_influenced,
@@ -29,7 +31,8 @@ from tf_libra.planning.allowed_differences import (
     describe_allowing,
 )
 
-_HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
+# Stateful ops that change nothing: checks raise, or return what they take.
+_HARMLESS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
 # Ops that print, write files or change resources other than variables. Undoing a step does not undo
 # them.
@@ -114,9 +117,15 @@ def _describe_statistics(graph: StepGraph) -> str:
 
 
 def _describe_effects(graph: StepGraph) -> str:
+    trace = traced_graph.read(graph.recording.concrete.graph)
+    functions = {node.name: node.functions for node in trace.body.nodes}
     for index in sorted({*graph.microbatch_effects, *graph.update_effects}):
         op = graph.ops[index]
-        if _has_host_effect(graph, index):
+        kinds = [op.type]
+        if functions[op.name]:
+            called = trace.nodes_within(functions[op.name])
+            kinds = [node.op for node in called if not node.functions]
+        if not graph.handles[index] and any(map(_has_effect, kinds)):
             return f"{op.name!r} has an effect outside of variables, which only one rank would have"
     for name, kind in _nodes(graph):
         if kind in _HOST_OPS:
@@ -126,11 +135,11 @@ def _describe_effects(graph: StepGraph) -> str:
     return ""
 
 
-def _has_host_effect(graph: StepGraph, index: int) -> bool:
-    """Returns whether an effect is none on variables; draws have their own reason."""
-    kind = graph.ops[index].type
-    is_known = kind in _HARMLESS_EFFECTS or bool(RANDOM.search(kind))
-    return not graph.handles[index] and not is_known
+def _has_effect(kind: str) -> bool:
+    """Returns whether an op without variables has an effect; draws have their own reason."""
+    definition = tf_internal.find_op_definition(kind)
+    is_stateful = definition is None or definition.is_stateful
+    return is_stateful and kind not in _HARMLESS and not RANDOM.search(kind)
 
 
 def _describe_draws(graph: StepGraph) -> str:

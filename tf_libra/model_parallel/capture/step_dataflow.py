@@ -230,6 +230,18 @@ class StepDataflow(TracedOps):
                 for handle in self.written_variables(index)
                 if self.is_per_example[index] or handle in self._replica_variables
             }
+        self._move_late_checks_to_microbatch()
+
+    def _move_late_checks_to_microbatch(self) -> None:
+        """Lets microbatches check or print what they read of metrics, although it comes last."""
+        is_after_update = self._find_ops_after_update()
+        late = {
+            index
+            for index in self.update_effects
+            if self.is_per_example[index] and not (self.handles[index] or is_after_update[index])
+        }
+        self.microbatch_effects = sorted(late.union(self.microbatch_effects))
+        self.update_effects = [index for index in self.update_effects if index not in late]
 
     # Effects.
 
