@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 import tf_libra
+from tf_libra.autotune import TuningResult
+from tf_libra.cost_model import ContentionModel
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.runtime.family_prediction import (
     CALLS_SECONDS,
@@ -16,6 +18,7 @@ from tf_libra.runtime.family_prediction import (
     predict_families,
 )
 from tf_libra.runtime.strategy_kinds import KINDS, Links, StrategyKind
+from tf_libra.specs.plan import Plan, TensorGroup
 from tf_libra.strategies import DeepPool, OneRank, Spp
 
 ALONE, BATCH, MICROBATCHES = "one-rank", 48, 4
@@ -113,6 +116,19 @@ def test_time_for_measurements_is_limited() -> None:
     assert reference(2, 1.0).describe_late(seconds_left=10, num_plans=2)
     assert reference(64, 1.0).describe_late(seconds_left=20, num_plans=1)
     assert not reference(64, 1.0).describe_late(seconds_left=30, num_plans=1)
+
+
+def test_step_of_one_worker_is_bounded_if_all_of_a_step_was_measured() -> None:
+    profile = tf_libra.BackwardProfile.from_arrays([1000, 1000], [2e-5, 1e-5])
+    plan = Plan.for_profile(profile, (TensorGroup(0, 2, 1),), 2, "by hand")
+    cost = ContentionModel(2, 1e-5, (1.0, 0.0), (1e9, 0.0, 0.0), (1e9, 0.0, 0.0))
+    result = TuningResult(plan, profile, cost)
+    steps = [[4e-3, 5e-3, 6e-3]] * 2
+    guessed = Reference.from_result(result, steps)
+    whole = Reference.from_result(dataclasses.replace(result, rest_seconds=2e-3), steps)
+    assert guessed is not None and whole is not None
+    assert not guessed.is_whole and guessed.compared.evidence == "predicted"
+    assert whole.is_whole and whole.compared.evidence == "bound"
 
 
 def test_strategies_that_may_win_are_tried() -> None:

@@ -17,12 +17,15 @@ from tests.runtime.family_stand_ins import (
 )
 from tf_libra import config
 from tf_libra.autotune import Phase
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.runtime import family_candidates, family_step, trial_sequence
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
+from tf_libra.runtime.family_prediction import Reference
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.family_trials import FIRST, MAX_UNLIKE, SEVERAL, UNLIKE
 from tf_libra.runtime.protocol import CandidateStep
 from tf_libra.runtime.repeated_step import RepeatedStep
+from tf_libra.runtime.strategy_kinds import Links
 from tf_libra.runtime.training_step import TrainingFunction
 
 
@@ -222,3 +225,25 @@ def test_rows_are_known_although_one_rank_is_slow(
     candidates.check((), {}, [], False, lambda: 1.0)
     assert (OTHER in candidates.left_out) is bool(use_of_rows)
     assert use_of_rows in candidates.left_out.get(OTHER, "")
+
+
+def test_guessed_step_of_one_worker_is_not_shown(first: DataParallelism) -> None:
+    """A guess leaves out what a step takes outside of computation, and is no bound."""
+    options = config.resolve({"progress": False})
+    step = FamilyStep(lambda inputs: None, options, cast(TrainingFunction, first), [ALONE])
+    forecast = step._candidates.forecast
+    compared = OneWorkerComparison(2, 1.0, 2e-3, evidence="predicted")
+    links = Links(2, 1e9, 0.0, 0.0)
+    forecast.reference = Reference(compared, 1.0, links, is_whole=False)
+    assert forecast.describe_slow(ALONE) == ""
+    shown = step._compare_families()
+    assert shown.one_worker is None and shown.rows[1].predicted_seconds is None
+    forecast.predicted[ALONE] = 0.5  # from layers
+    forecast.bounds.clear()
+    shown = step._compare_families()
+    assert shown.one_worker is not None and shown.rows[1].predicted_seconds == 0.5
+    found = shown.one_worker
+    assert (found.one_worker_seconds, found.evidence) == (0.5, "predicted")
+    forecast.reference = Reference(OneWorkerComparison(2, 1.0, 2.0), 1.0, links)
+    shown = step._compare_families()
+    assert shown.one_worker == forecast.reference.compared

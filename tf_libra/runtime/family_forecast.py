@@ -55,6 +55,13 @@ class FamilyForecast:
         self.usual_seconds = self.largest_speedup = math.inf
         self._conclusion: TuningResult | None = None  # of the reference
 
+    @property
+    def known(self) -> dict[str, float]:
+        """Predictions by name, without bounds that leave out a part of the step."""
+        if self.reference is None or self.reference.is_whole:
+            return dict(self.predicted)
+        return {name: s for name, s in self.predicted.items() if name not in self.bounds}
+
     def forget(self) -> None:
         """Drops what has been predicted and measured, except data parallelism."""
         self.predicted.clear()

@@ -66,6 +66,8 @@ class Reference:
         links: links between the ranks.
         num_threads: communication threads at which links have their rate.
         is_current: whether its computation has been measured since step times have changed.
+        is_whole: whether all of its step has been measured; else `compared` lacks what a step takes
+            outside of forward and backward computation, and bounds nothing.
     """
 
     compared: OneWorkerComparison
@@ -73,6 +75,7 @@ class Reference:
     links: Links
     num_threads: int = 1
     is_current: bool = True
+    is_whole: bool = True
 
     @classmethod
     def from_result(
@@ -93,6 +96,7 @@ class Reference:
         if result is None or result.profile is None or result.cost_model is None:
             return None
         profile, cost, rest = result.profile, result.cost_model, result.rest_seconds
+        is_whole = rest is not None
         if rest is None:  # tuning ended early
             rest = _FORWARD_TO_BACKWARD * float(profile.compute_after[0])
         compared = result.compare_with_one_worker()
@@ -101,12 +105,13 @@ class Reference:
             if step is None:
                 return None
             alone = one_worker_seconds(profile, rest, cost.num_workers)
-            compared = OneWorkerComparison(cost.num_workers, step, alone)
+            evidence = "bound" if is_whole else "predicted"
+            compared = OneWorkerComparison(cost.num_workers, step, alone, evidence=evidence)
         elif is_repeated and step is not None:
             compared = replace(compared, step_seconds=step)
         threads = max(group.num_threads for group in result.plan.groups)
         seconds = one_worker_seconds(profile, rest, 1)
-        return cls(compared, seconds, links_of(cost, threads), threads, is_current)
+        return cls(compared, seconds, links_of(cost, threads), threads, is_current, is_whole)
 
     def describe_bound(self, kind: StrategyKind) -> str:
         """Returns why a kind of strategies cannot be faster, in a clause; empty if it may."""

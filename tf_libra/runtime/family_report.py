@@ -32,7 +32,7 @@ def compare_families(
         untimed: why it was chosen by prediction, in a clause; empty if it was not.
     """
     forecast, conclusion = candidates.forecast, first.state.conclusion
-    predicted: dict[str, float | None] = {**forecast.predicted}
+    predicted: dict[str, float | None] = {**forecast.known}
     if conclusion is not None:
         predicted[FIRST] = conclusion.predicted_step(conclusion.plan)
     rows = [
@@ -70,7 +70,14 @@ def _compare_with_one_worker(
         if reference is None or (alone is not None and candidates.steps[alone].exceeds_memory):
             return None
         step = min(several, default=reference.compared.step_seconds)
-        return dataclasses.replace(reference.compared, step_seconds=step)
+        seconds: float | None = reference.compared.one_worker_seconds
+        if not reference.is_whole:  # what layers predict is more than a guess
+            seconds = candidates.forecast.known.get(alone or "")
+        if seconds is None:
+            return None
+        return dataclasses.replace(
+            reference.compared, step_seconds=step, one_worker_seconds=seconds
+        )
     # What would help data parallelism helps the fastest of all at least as much.
     step, conclusion, compared = min(several), first.state.conclusion, None
     if conclusion is not None:
@@ -96,9 +103,11 @@ def show_families(
     if rank > 0:
         return
     compared = families.one_worker
-    if compared is not None:
-        level = logging.WARNING if compared.is_slower and not is_tried else logging.INFO
-        log_utils.logger(rank).log(level, "strategies: %s; %s", compared.describe(), remark)
+    if compared is None:
+        log_utils.logger(rank).info("strategies: %s", remark)
+        return
+    level = logging.WARNING if compared.is_slower and not is_tried else logging.INFO
+    log_utils.logger(rank).log(level, "strategies: %s; %s", compared.describe(), remark)
 
 
 def record_families(first: TrainingFunction, families: FamilyComparison, step: int) -> None:
