@@ -19,6 +19,7 @@ def make_executor(
     transport: Transport,
     computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     own_results: OwnResults | None = None,
+    is_guarded: bool = False,
 ) -> StepExecutor:
     """Returns the executor of a layout; see `StageExecutor` for other arguments and errors.
 
@@ -29,10 +30,11 @@ def make_executor(
         transport: transport to the other ranks.
         computing: returns a context for the computation of a step.
         own_results: see `StageExecutor`.
+        is_guarded: see `WholeStepExecutor`.
     """
     if layout.is_whole:
         joint = partitions[max(partitions)]
         return WholeStepExecutor(
-            layout, joint, examples_per_rank, transport, computing, own_results
+            layout, joint, examples_per_rank, transport, computing, own_results, is_guarded
         )
     return StageExecutor(layout, partitions, examples_per_rank, transport, computing, own_results)

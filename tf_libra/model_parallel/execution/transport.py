@@ -162,6 +162,7 @@ class LanesTransport:
         self.rank = rank
         self._function = function
         self._waiting = waiting
+        self._shapes: dict[tuple[int, ...], Any] = {}  # as tensors, which ops take without a copy
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
@@ -185,7 +186,8 @@ class LanesTransport:
         wire_dtype = tf.as_dtype(dtype).real_dtype if is_complex else dtype
         what = f"rank {self.rank} cannot receive {full_name} from rank {from_rank}"
         with _named(what, NotReceivedError):
-            pending = collective_ops.receive_start(wire_dtype, wire_shape, from_rank, full_name)
+            size = self._as_tensor(wire_shape)
+            pending = collective_ops.receive_start(wire_dtype, size, from_rank, full_name)
 
         def wait() -> Any:
             with _named(what):
@@ -194,6 +196,14 @@ class LanesTransport:
                 return tf.bitcast(tensor, dtype) if is_complex else tensor
 
         return wait
+
+    def _as_tensor(self, shape: Sequence[int]) -> Any:
+        """Returns a shape as a tensor, made once: the same ones come back in every step."""
+        sizes = tuple(shape)
+        if sizes not in self._shapes:
+            with tf.init_scope(), tf.device("/cpu:0"):
+                self._shapes[sizes] = tf.constant(sizes, tf.int64, [len(sizes)])
+        return self._shapes[sizes]
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""

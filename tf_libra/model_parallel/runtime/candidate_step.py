@@ -271,6 +271,11 @@ class CandidateTraining(StagedTraining):
             call()
 
     @property
+    def _may_be_undone(self) -> bool:
+        """See `StagedTraining`: steps of trials, and the first run of an execution."""
+        return self._is_tried
+
+    @property
     def _control(self) -> Control:
         control = super()._control
         return AgreeingControl(control) if self.is_tried else control

@@ -248,6 +248,11 @@ class StagedTraining:
         """Make a call that may fail on this rank alone; all ranks call this."""
         call()
 
+    @property
+    def _may_be_undone(self) -> bool:
+        """True if a step that fails on one rank is undone on all of them."""
+        return False
+
     def _prepare(self, arguments: Any) -> Prepared:
         """Return what runs a step with these arguments; all ranks call this."""
         key = step_arguments.trace_key(arguments)
@@ -370,7 +375,7 @@ class StagedTraining:
         lanes = LanesTransport(rank, self._identity, around_wait)
         count, computing = traces.examples_per_rank, self._holding.computing
         own = self._own_results.get(traces)
-        execution = make_executor(layout, traced, count, lanes, computing, own)
+        execution = make_executor(layout, traced, count, lanes, computing, own, self._may_be_undone)
         averaged = set(execution.averaged_metrics.values()) - self._warned
         self._warned |= averaged
         warn_of_averages(self._reporter.log, self._name, averaged)
