@@ -43,6 +43,8 @@ class Threads:
 class ThreadTransport:
     """The transport of one thread; see `Transport`."""
 
+    waits_in_functions = False  # all ranks share the threads that would wait
+
     def __init__(self, threads: Threads, rank: int) -> None:
         """Use `Threads.transport` instead."""
         self._threads = threads

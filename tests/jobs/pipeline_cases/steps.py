@@ -124,6 +124,40 @@ if harness.SIZE == 4:
     cases.add("grouped", grouped)
 
 
+class PythonLanes(LanesTransport):
+    """Transport of ranks whose tasks Python calls one by one."""
+
+    waits_in_functions = False
+
+
+def compared_with_python():
+    """Trains in one function per step, and with tasks that Python calls, and compares the bits."""
+    tf_libra.collectives.connect()
+    make, steps = models.convolutional, batches(2, SAMPLES)
+
+    def layout(names):
+        return Layout.from_pipeline_plan(make_plan(names, (0, 2), (1, 1), MICROBATCHES))
+
+    ends = []
+    for kind in (LanesTransport, PythonLanes):
+        lanes = kind(harness.RANK, kind.__name__, contextlib.nullcontext)
+        rank = make_rank(make, lanes, layout, harness.SIZE, MICROBATCHES, steps)
+        run(rank, harness.RANK)
+        values = [tf.convert_to_tensor(value).numpy() for value in rank.trained.variables]
+        ends.append((rank, [result["loss"] for result in rank.results], values))
+    (rank, losses, values), (other, other_losses, other_values) = ends
+    return {
+        "equal": list(map(np.array_equal, losses + values, other_losses + other_values)),
+        "spans": [[span.kind, span.microbatch] for span in rank.executor.task_spans],
+        "other_spans": [[span.kind, span.microbatch] for span in other.executor.task_spans],
+        "seconds": [[span.start_seconds, span.stop_seconds] for span in rank.executor.task_spans],
+    }
+
+
+if harness.SIZE == 2:
+    cases.add("compared_with_python", compared_with_python)
+
+
 def short_batches(*, release=False):
     """Trains with last batches that microbatches, or replicas, do not divide.
 

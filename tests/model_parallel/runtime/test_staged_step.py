@@ -171,6 +171,16 @@ def test_variable_that_is_lost_with_ranks_raises(trained: Job) -> None:
         assert error.startswith("ValueError: variable ") and "elastic state" in error
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_step_in_one_function_computes_the_bits_of_tasks_that_python_calls(trained: Job) -> None:
+    for rank in range(2):
+        value = trained.value("compared_with_python", rank)
+        assert len(value["equal"]) > 2 and all(value["equal"])
+        assert value["spans"] == value["other_spans"]
+        times = [seconds for span in value["seconds"] for seconds in span]
+        assert times == sorted(times)
+
+
 @pytest.mark.parametrize("trained", [4], indirect=True)
 def test_gradient_groups_on_lanes_train_like_one_process(trained: Job) -> None:
     """Both stages all-reduce three groups within their last backward computation."""

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -21,13 +22,18 @@ from tf_libra.model_parallel.execution.stage_tasks import (
     transfer_name,
 )
 from tf_libra.model_parallel.execution.step_executor import TaskSpan
+from tf_libra.model_parallel.execution.step_function import StepClock, StepFunction
 from tf_libra.model_parallel.execution.transport import Transport, barrier, broadcast_tensor
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
+from tf_libra.model_parallel.partition.guarded_calls import active_guard
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
 from tf_libra.model_parallel.partition.own_results import OwnResults
 from tf_libra.model_parallel.partition.resharding import Resharding, check_resharding, concat
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
+
+# Kinds of spans that are no tasks.
+_OTHER_SPANS = ("all_reduce", "update")
 
 
 class StageExecutor:
@@ -117,6 +123,8 @@ class StageExecutor:
         self._local_tensors: dict[tuple[str, int, int], Any] = {}
         # Functions that wait for started receives, by task, tensor and rank.
         self._pending: dict[tuple[StageTask, str, int], Callable[[], Any]] = {}
+        self._functions: tuple[Callable[[], Any], StepFunction] | None = None
+        self._has_gpu = bool(tf.config.list_logical_devices("GPU"))
         self.task_spans: tuple[TaskSpan, ...] = ()
         self.reduction_span: tuple[float, float] | None = None
         self.update_span = (0.0, 0.0)
@@ -167,20 +175,77 @@ class StageExecutor:
         Returns:
             The step's results, as a flat list.
         """
-        began = time.perf_counter()
-        named_arguments = dict(zip(self._partition.graph.arguments, arguments, strict=True))
-        self._start_receives(self._order[:1])
-        inputs = self._input_scatter.scatter(named_arguments)
-        # Until a rank takes part in the step, it may read variables as they are after the last one.
-        barrier(self._transport, self.layout.num_ranks, "begin")
+        begin, run = self._begin, self._run
+        if self._can_be_function:
+            if self._functions is None:
+                as_function = tf.function(self._begin, autograph=False).get_concrete_function()
+                self._functions = (as_function, StepFunction(self._run, arguments))
+            begin, run = self._functions
+        began = time.time()
+        begin()
         with self._computing():
-            results = self._compute(began, named_arguments, inputs)
-        if self._own_results is not None:
-            return self._own_results.of_own(named_arguments, results)
-        return [results[tensor.name] for tensor in self._partition.graph.outputs]
+            results, spans = run(arguments)
+        self._store_spans(spans, began)
+        return results
 
-    def _compute(self, began: float, arguments: Values, inputs: MicrobatchInputs) -> Values:
-        """Runs the tasks of this rank and the update, and returns the step's results by name."""
+    @property
+    def _can_be_function(self) -> bool:
+        """True if the step may run as one function.
+
+        A guard replaces the results of single computations, for which Python calls each of them. On
+        GPUs, functions of whole steps have not been tried.
+        """
+        return self._transport.waits_in_functions and active_guard() is None and not self._has_gpu
+
+    def _begin(self) -> list[Any]:
+        """Waits until all ranks take part in the step.
+
+        Until then, they may read variables as they are after the step before.
+        """
+        return barrier(self._transport, self.layout.num_ranks, "begin")
+
+    def _store_spans(self, spans: Sequence[TaskSpan], began: float) -> None:
+        """Stores the times of a step that began at this time."""
+        since_begin = [
+            replace(
+                span,
+                start_seconds=span.start_seconds - began,
+                stop_seconds=span.stop_seconds - began,
+            )
+            for span in spans
+        ]
+        others = {
+            span.kind: (span.start_seconds, span.stop_seconds)
+            for span in since_begin
+            if span.kind in _OTHER_SPANS
+        }
+        self.task_spans = tuple(span for span in since_begin if span.kind not in _OTHER_SPANS)
+        self.reduction_span, self.update_span = others.get("all_reduce"), others["update"]
+
+    def _run(self, arguments: Sequence[Any]) -> tuple[list[Any], list[TaskSpan]]:
+        """Runs the step after all ranks have begun it, or adds it to a function; see `step`."""
+        named_arguments = dict(zip(self._partition.graph.arguments, arguments, strict=True))
+        with StepClock() as clock:
+            self._start_receives(self._order[:1])
+            inputs = self._input_scatter.scatter(named_arguments)
+            results, spans = self._compute(clock, named_arguments, inputs)
+        if self._own_results is not None:
+            return self._own_results.of_own(named_arguments, results), spans
+        return [results[tensor.name] for tensor in self._partition.graph.outputs], spans
+
+    def _compute(
+        self, clock: StepClock, arguments: Values, inputs: MicrobatchInputs
+    ) -> tuple[Values, list[TaskSpan]]:
+        """Runs the tasks of this rank and the update.
+
+        Args:
+            clock: clock of the step.
+            arguments: the arguments that this rank passes.
+            inputs: the arguments that it computes with.
+
+        Returns:
+            The step's results by name, and the spans of all computations.
+        """
         # Tensors of unfinished microbatches, by stage and microbatch.
         live: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
@@ -197,10 +262,9 @@ class StageExecutor:
             # The inputs of the next task arrive while this one computes.
             self._start_receives(self._order[index + 1 : index + 2])
             examples = inputs.get(self.layout.ranks[stage], microbatch)
-            start = time.perf_counter()
+            start = clock.read()
             values |= computation.functions[microbatch](examples, values, sums)
-            stop = time.perf_counter()
-            spans.append(TaskSpan(kind, microbatch, start - began, stop - began, stage))
+            spans.append(TaskSpan(kind, microbatch, start, clock.read(), stage))
             self._store_local_tensors(computation.sends, microbatch, values)
             if microbatch != computation.sends_itself:
                 send_tensors(self._transport, computation.sends, microbatch, values)
@@ -213,28 +277,26 @@ class StageExecutor:
                 for name in deferred.tensors:
                     kept[tensor_key(name, microbatch)] = values[name]
                 if microbatch == deferred.after:
-                    start = time.perf_counter()
+                    start = clock.read()
                     found = deferred.function({}, {}, sums | kept)
-                    stop = time.perf_counter()
-                    spans.append(TaskSpan("gradients", None, start - began, stop - began, stage))
+                    spans.append(TaskSpan("gradients", None, start, clock.read(), stage))
                     sums |= {name: found[sum_key(name)] for name in reductions[stage]}
                     stored.pop(stage).clear()
             if kind == self._last_kind:
                 # An update copies each weight of which a tensor that was read is still alive.
                 live.pop((stage, microbatch)).clear()
-        self.task_spans = tuple(spans)
         self._synchronize_idle_ranks()
         results = self._output_gather.gather(outputs)
-        start = time.perf_counter()
+        start = clock.read()
         averages = self._average_gradients(sums)
-        stop = time.perf_counter()
-        is_reduced_late = any(len(group) > 1 for group in self._groups) and (
+        stop = clock.read()
+        if any(len(group) > 1 for group in self._groups) and (
             sums.keys() > self._grouped_reductions
-        )
-        self.reduction_span = (start - began, stop - began) if is_reduced_late else None
+        ):
+            spans.append(TaskSpan("all_reduce", None, start, stop))
         results |= self._run_update(averages, arguments)
-        self.update_span = (stop - began, time.perf_counter() - began)
-        return results
+        spans.append(TaskSpan("update", None, stop, clock.read()))
+        return results, spans
 
     # Messages between stages.
 
@@ -280,13 +342,13 @@ class StageExecutor:
 
         Otherwise they would wait for no rank, and might send examples ever further ahead.
         """
-        root, done = self.layout.ranks[0][0], tf.zeros([])
+        root, ranks = self.layout.ranks[0][0], range(self.layout.num_ranks)
+        idle = [rank for rank in ranks if not self.layout.rank_stages(rank)]
         if not self.stages:
-            self._transport.receive(done.dtype, done.shape, root, "computed")
+            self._transport.receive(tf.float32, [], root, "computed")
         if self._transport.rank == root:
-            for rank in range(self.layout.num_ranks):
-                if not self.layout.rank_stages(rank):
-                    self._transport.send(done, rank, "computed")
+            for rank in idle:
+                self._transport.send(tf.zeros([]), rank, "computed")
 
     # Update.
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_libra.backends import collective_ops
 from tf_libra.coordination import control_plane
+from tf_libra.runtime.step_hooks import active_hooks
 
 
 class Transport(Protocol):
@@ -16,6 +17,11 @@ class Transport(Protocol):
     @property
     def rank(self) -> int:
         """The rank of this process."""
+        ...
+
+    @property
+    def waits_in_functions(self) -> bool:
+        """True if functions that TensorFlow runs may wait for other ranks."""
         ...
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
@@ -101,14 +107,13 @@ def _send_to_others(transport: Transport, tensors: Sequence[Any], message: str) 
     return tensors[transport.rank]
 
 
-def barrier(transport: Transport, num_ranks: int, name: str) -> None:
-    """Returns when all ranks have called this."""
+def barrier(transport: Transport, num_ranks: int, name: str) -> list[Any]:
+    """Returns when all ranks have called this: what they have sent, so that a function waits."""
     done = tf.zeros([])
     others = [rank for rank in range(num_ranks) if rank != transport.rank]
     waits = [transport.start_receive(done.dtype, done.shape, rank, name) for rank in others]
     _send_to_others(transport, [done] * num_ranks, name)
-    for wait in waits:
-        wait()
+    return [wait() for wait in waits]
 
 
 class NotReceivedError(control_plane.EngineError):
@@ -163,6 +168,11 @@ class LanesTransport:
         self._function = function
         self._waiting = waiting
         self._shapes: dict[tuple[int, ...], Any] = {}  # as tensors, which ops take without a copy
+
+    @property
+    def waits_in_functions(self) -> bool:
+        """See `Transport`. Hooks act around waits in Python."""
+        return not active_hooks()
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""

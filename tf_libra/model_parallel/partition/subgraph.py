@@ -178,7 +178,11 @@ class SubgraphExtractor:
             results = [values[name] for name in outputs]
             return results if epilogue is None else epilogue(results, tensors[len(inputs) :])
 
-        concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
+        # Where a function of a whole step calls it, its ops are not optimized with those of other
+        # microbatches, which might change the order of sums.
+        apart = {"_noinline": True}
+        function = tf.function(run, autograph=False, experimental_attributes=apart)
+        concrete = function.get_concrete_function(*specs)
         exchanges = epilogue is not None and epilogue.exchanges
         return partial(_call, concrete, concrete.captured_inputs, self._concrete, exchanges)
 
