@@ -21,7 +21,7 @@ from tf_libra.coordination.control_plane import Control, between_steps
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime.chosen_values import ChosenValues
+from tf_libra.runtime.chosen_values import ChosenValues, trace_key
 from tf_libra.runtime.error_feedback import ErrorFeedbackState
 from tf_libra.runtime.fingerprint import function_identity
 from tf_libra.runtime.plan_cache import PlanCache
@@ -274,8 +274,14 @@ class TrainingFunction:
         """Returns digests of values that ranks may choose; None for an evaluation, of any rank."""
         if not self._tracer.has_trained:
             return []
+        key = None if self.is_method or is_weighted() else trace_key((args, kwargs))
+        known = self._chosen.known_digests(key)
+        if known is not None:
+            return known
         call = self._during(partial(self._bind, args, kwargs))
-        return None if self._tracer.is_rank_local(call.trace.trace) else self._chosen.digests(call)
+        if self._tracer.is_rank_local(call.trace.trace):
+            return None
+        return self._chosen.digests(call, key)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
         return self._tracer.bind(args, kwargs, self.step_number + 1, self._sessions.reporter)
