@@ -1,7 +1,6 @@
 """Cases of trials of `auto`: one rank and other families, failures, and next jobs."""
 
 import contextlib
-import itertools
 from unittest import mock
 
 import harness
@@ -10,6 +9,7 @@ import numpy as np
 import staged  # noqa: F401 (lets modules of the tests be found)
 import tensorflow as tf
 from forced_families import FIRST, every_family_in_trials
+from one_rank_faults import failing_after, failing_between_turns
 from one_rank_models import failing_in_a_step, influenced, summed, varied, without_metric
 from one_rank_steps import (
     FAMILIES,
@@ -26,11 +26,9 @@ import tf_libra
 from tests.model_parallel import models, plain_models
 from tests.model_parallel.job import batches, build_model
 from tf_libra.autotune.drift_detector import DriftDetector
-from tf_libra.backends import collective_ops
 from tf_libra.model_parallel.capture import joint_memory
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.stage_variables import StageVariables
-from tf_libra.model_parallel.partition.guarded_calls import CallGuard
 from tf_libra.model_parallel.runtime import burst_planner
 from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
 from tf_libra.planning.allowed_differences import ALLOWED
@@ -38,7 +36,6 @@ from tf_libra.runtime import family_candidates, family_forecast, trial_sequence
 from tf_libra.runtime.family_trials import Turns
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
-from tf_libra.variable_sync.bound_variables import BoundVariable
 
 hvd.init()
 SETTLED_STEPS = 10
@@ -235,25 +232,6 @@ def after_drift(step, joint, chosen):
     return [type(step.plan).__name__, planned_again.call_count, losses]
 
 
-def failing_after(num_steps):
-    """Returns a step of stages whose computations fail after some steps, once they have run."""
-    run_step, call, steps = StageExecutor.step, CallGuard.call, itertools.count()
-
-    def fail_after(guard, run, outputs):
-        def run_and_fail():
-            run()
-            raise tf.errors.ResourceExhaustedError(None, None, "no memory")
-
-        return call(guard, run_and_fail, outputs)
-
-    def step(executor, arguments):
-        fails = next(steps) >= num_steps
-        with mock.patch.object(CallGuard, "call", fail_after if fails else call):
-            return run_step(executor, arguments)
-
-    return step
-
-
 def failed():
     """Trains through trials of families that fail on the last rank alone, or measure too long."""
     broken = mock.Mock(side_effect=RuntimeError("broken here"))
@@ -263,35 +241,6 @@ def failed():
             patches.enter_context(mock.patch.object(StageExecutor, "step", failing_after(0)))
             patches.enter_context(mock.patch.object(burst_planner, "flows", broken))
         return compared(without_metric, FIRST, allow=(), families=FAMILIES)
-
-
-def failing_between_turns():
-    """Returns a synchronization that fails if variables of another family's turn are needed.
-
-    There is no memory to receive the first of them, and to assign others.
-    """
-    synchronize, record, turns = StageVariables.synchronize_with_others, Turns.record, []
-    start = collective_ops.receive_start
-    error = tf.errors.ResourceExhaustedError(None, None, "no memory")
-    broken, starts = mock.Mock(side_effect=error), itertools.count()
-
-    def start_but_once(*args, **options):
-        return start(*args, **options) if next(starts) else broken()
-
-    def note(self, seconds):
-        turns.append(self.next)
-        record(self, seconds)
-
-    def fail(self, captured, together):
-        with contextlib.ExitStack() as patches:
-            if turns and turns[-1] == "spp":
-                patches.enter_context(mock.patch.object(BoundVariable, "assign", broken))
-                patches.enter_context(
-                    mock.patch.object(collective_ops, "receive_start", start_but_once)
-                )
-            synchronize(self, captured, together)
-
-    return note, fail
 
 
 def failed_in_turn():

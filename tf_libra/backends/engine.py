@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tf_libra.backends.message_header import MessageHeader
 from tf_libra.coordination import control_plane
 from tf_libra.coordination.control_plane import EngineError as EngineError
 from tf_libra.coordination.control_plane import LostRankError as LostRankError
@@ -81,39 +82,6 @@ def _listen(host: str, first: int, last: int, with_local: bool) -> tuple[str, in
 
 
 @dataclass(frozen=True)
-class _At:
-    """Kind of a message between all ranks, and the sender's position in its script.
-
-    Attributes:
-        kind: the same on every rank.
-        sync_point: position for errors; empty for the kind.
-    """
-
-    kind: str
-    sync_point: str = ""
-
-    def pack(self, body: bytes) -> bytes:
-        """Returns a message that begins with this header."""
-        return json.dumps([self.kind, self.sync_point]).encode() + b"\n" + body
-
-    @classmethod
-    def unpack(cls, message: bytes) -> "tuple[_At, bytes]":
-        """Splits a message from `pack` into header and body."""
-        head, _, body = message.partition(b"\n")
-        return cls(*json.loads(head)), body
-
-    def compare(self, rank: int, theirs: "_At", their_rank: int) -> None:
-        """Raises `EngineError` if another rank is at another kind of message."""
-        if theirs.kind != self.kind:
-            mine_at, theirs_at = self.sync_point or self.kind, theirs.sync_point or theirs.kind
-            text = (
-                f"rank {rank} is at {mine_at}, and rank {their_rank} at {theirs_at}: every rank"
-                " must do the same"
-            )
-            raise control_plane.elsewhere(mine_at, theirs_at, text)
-
-
-@dataclass(frozen=True)
 class Engine:
     """A running engine, which executes all-reduces on lanes and carries control messages.
 
@@ -142,7 +110,7 @@ class Engine:
         Raises:
             LostRankError: a rank is dead, has aborted, or did not arrive in time.
         """
-        mine = _At("a gathering")
+        mine = MessageHeader("a gathering")
         payload = mine.pack(json.dumps(message, sort_keys=True).encode())
         data, size = ctypes.c_void_p(), ctypes.c_int64()
         _check(
@@ -155,7 +123,7 @@ class Engine:
         at = 0
         while at < len(packed):
             (length,) = struct.unpack_from("<Q", packed, at)
-            theirs, body = _At.unpack(packed[at + 8 : at + 8 + length])
+            theirs, body = MessageHeader.unpack(packed[at + 8 : at + 8 + length])
             mine.compare(self.rank, theirs, len(messages))
             messages.append(json.loads(body))
             at += 8 + length
@@ -166,13 +134,13 @@ class Engine:
     ) -> Any:
         """Returns rank 0's message and ignores those of other ranks. Errors as for `all_gather`."""
         mine = json.dumps(message, sort_keys=True).encode()
-        return json.loads(self._broadcast(mine, _At(kind, sync_point)))
+        return json.loads(self._broadcast(mine, MessageHeader(kind, sync_point)))
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
         """Returns rank 0's bytes, at most 63 MiB. Errors as for `all_gather`."""
-        return self._broadcast(payload, _At("a broadcast"))
+        return self._broadcast(payload, MessageHeader("a broadcast"))
 
-    def _broadcast(self, body: bytes, mine: "_At") -> bytes:
+    def _broadcast(self, body: bytes, mine: MessageHeader) -> bytes:
         payload = mine.pack(body)
         data, size = ctypes.c_void_p(), ctypes.c_int64()
         _check(
@@ -180,7 +148,7 @@ class Engine:
                 payload, len(payload), ctypes.byref(data), ctypes.byref(size)
             )
         )
-        theirs, body = _At.unpack(ctypes.string_at(data.value or 0, size.value))
+        theirs, body = MessageHeader.unpack(ctypes.string_at(data.value or 0, size.value))
         mine.compare(self.rank, theirs, 0)
         return body
 

@@ -1,46 +1,27 @@
 """Benchmark of a step's layers, which provides the planners' layer costs."""
 
-import contextlib
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from tf_libra.coordination.control_plane import Control
-from tf_libra.model_parallel.capture import conditional_updates
-from tf_libra.model_parallel.capture.step_graph import StepGraph, TracedLayer
-from tf_libra.model_parallel.execution.gradient_reduction import (
-    DeferredReduction,
-    GradientReduction,
-    tensor_key,
-)
-from tf_libra.model_parallel.execution.stage_tasks import NO_OPS, SubgraphFunction, sum_key
-from tf_libra.model_parallel.partition.deferred_gradients import (
-    DeferredGradient,
-    find_deferred_gradients,
-    without_deferred,
-)
+from tf_libra.model_parallel.capture.step_graph import TracedLayer
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.subgraph import SubgraphExtractor
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.planning.link_rates import LinkRates
+from tf_libra.model_parallel.profiling.phase_timing import (
+    FEW_REPEATS,
+    MeasuredBatches,
+    Repeats,
+    time_phases,
+    time_update,
+)
 from tf_libra.specs.layer_graph import LayerGraph
-
-# Fewest and most repetitions, and seconds that permit more than the fewest: machine speed varies.
-_FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
-
-
-class _Repeats(NamedTuple):
-    """Fewest and most repetitions; up to `_LONG_ENOUGH` seconds permit more than the fewest."""
-
-    fewest: int = _FEWEST
-    most: int = _MOST
 
 
 def measured_layers(
@@ -70,16 +51,16 @@ def measured_layers(
     """
     layers = traces.microbatch_graph.layers
     count = len(layers)
-    batches = _Batches(num_microbatches, defers or num_microbatches > 1)
+    batches = MeasuredBatches(num_microbatches, defers or num_microbatches > 1)
     arguments = traces.named_arguments(call_arguments, traces.microbatch_size)
-    few, many = _Repeats(most=_FEWEST), _Repeats()
+    few, many = FEW_REPEATS, Repeats()
     if repeats is not None:
-        few = many = _Repeats(repeats, repeats)
-    each = _measured(
+        few = many = Repeats(repeats, repeats)
+    each = time_phases(
         traces, traces.layer_partition, traces.microbatch_size, arguments, batches, few
     )
     apart = np.array(each.seconds)
-    whole = _measured(
+    whole = time_phases(
         traces, traces.partition([0]), traces.microbatch_size, arguments, batches, many
     )
     forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
@@ -106,7 +87,7 @@ def measured_layers(
         crossing_bytes(traces.layer_partition),
         [layer.name for layer in layers],
         input_shares=shares,
-        update_seconds=_update_seconds(traces, arguments, whole.sums, many) * by_bytes,
+        update_seconds=time_update(traces, arguments, whole.sums, many) * by_bytes,
         deferred_seconds=deferred,
     )
 
@@ -137,8 +118,8 @@ def measured_stages(
     """
     arguments = traces.named_arguments(call_arguments, traces.microbatch_size)
     cut = traces.partition(starts)
-    batches = _Batches(num_microbatches, num_microbatches > 1)
-    measured = _measured(traces, cut, traces.microbatch_size, arguments, batches, _Repeats())
+    batches = MeasuredBatches(num_microbatches, num_microbatches > 1)
+    measured = time_phases(traces, cut, traces.microbatch_size, arguments, batches, Repeats())
     seconds = measured.seconds
     for message in cut.messages:
         seconds[message.send_phase] += links.sending_seconds
@@ -162,7 +143,7 @@ def _scaled(seconds: NDArray[np.float64], total: float) -> NDArray[np.float64]:
 
 
 def _share_seconds(
-    traces: SizedTraces, call_arguments: Any, batches: "_Batches", repeats: _Repeats
+    traces: SizedTraces, call_arguments: Any, batches: MeasuredBatches, repeats: Repeats
 ) -> list[float] | None:
     """Return forward and backward seconds of one rank's share of a microbatch; None without one."""
     size = traces.shard_size
@@ -172,198 +153,9 @@ def _share_seconds(
         traces.axes(size)  # raises if the computation differs at this size
         cut = traces.partition([0], size)
         arguments = traces.named_arguments(call_arguments, size)
-        return _measured(traces, cut, size, arguments, batches, repeats).seconds
+        return time_phases(traces, cut, size, arguments, batches, repeats).seconds
     except Exception:  # the script may reject so few examples; planning works without their time
         return None
-
-
-class _Batches(NamedTuple):
-    """Batches of a step, one of which is measured.
-
-    Attributes:
-        number: number of batches, whose gradients are added.
-        defers: whether large gradients are computed once for all.
-        reductions: names of the reductions that may be deferred; None allows all.
-    """
-
-    number: int
-    defers: bool
-    reductions: frozenset[str] | None = None
-
-    def find_deferred(self, cut: StagePartition, stage: int) -> tuple[DeferredGradient, ...]:
-        """Return the gradients of a stage that are computed once."""
-        found = find_deferred_gradients(cut, stage, self.number) if self.defers else ()
-        allowed = self.reductions
-        return tuple(each for each in found if allowed is None or each.reduction in allowed)
-
-
-class _Measured(NamedTuple):
-    """Result of running one microbatch.
-
-    Attributes:
-        seconds: seconds of each phase.
-        deferred: by stage, seconds of the gradients that are computed once for all microbatches.
-        reductions: names of the reductions of these gradients.
-        sums: gradient sums by the names of reductions.
-    """
-
-    seconds: list[float]
-    deferred: list[float]
-    reductions: frozenset[str]
-    sums: dict[str, Any]
-
-
-def _measured(
-    traces: SizedTraces,
-    cut: StagePartition,
-    size: int,
-    arguments: dict[str, Any],
-    batches: _Batches,
-    repeats: _Repeats,
-) -> _Measured:
-    """Run each phase of a partition repeatedly, for microbatches of `size` examples.
-
-    The phases alternate, as in a step, so that each finds the caches as other phases leave them.
-    Ops that only write are left out. A writing op whose result other ops read does run, for example
-    an op that reads and advances a random state. Its variables are restored afterwards.
-    """
-    graph, extraction = cut.graph, traces.extractor(size)
-    without = {
-        graph.ops[index].name for index in graph.microbatch_effects if not graph.ops[index].outputs
-    }
-    sent = {message.tensor for message in cut.messages}
-    values: dict[str, Any] = {}
-    runs: list[Callable[[], None]] = []
-    late: dict[int, Callable[[], None]] = {}
-    reductions: set[str] = set()
-    with _restored(traces, graph, graph.microbatch_effects):
-        for phase, part in enumerate(cut.subgraphs):
-            stage = cut.stage_of_phase(phase)
-            reducing, sums = None, {}
-            if phase == cut.backward_phase(stage):
-                deferred = batches.find_deferred(cut, stage)
-                reductions |= {each.reduction for each in deferred}
-                part = without_deferred(part, deferred)
-                reducing = GradientReduction.for_stage(cut, stage, sent, deferred)
-                if deferred:
-                    late[stage] = _deferred_run(
-                        cut, extraction, reducing, deferred, values, batches.number
-                    )
-                reducing = replace(reducing, accumulates=batches.number > 1)
-                variables = {name: reducing.variables[name] for name in reducing.inputs}
-                sums = {name: tf.zeros(v.shape, v.dtype) for name, v in variables.items()}
-            ops = tuple(name for name in part.ops if name not in without)
-            function = SubgraphFunction.build(extraction, replace(part, ops=ops), reducing)
-
-            def run(function: SubgraphFunction = function, sums: dict[str, Any] = sums) -> None:
-                values.update(function(arguments, values, sums))
-
-            run()
-            runs.append(run)
-        for run_late in late.values():
-            run_late()
-        seconds = _steady_state_seconds([*runs, *late.values()], repeats)
-    names = [name for reduction in cut.reductions for name in reduction]
-    by_stage = dict(zip(late, seconds[len(runs) :], strict=True))
-    return _Measured(
-        seconds[: len(runs)],
-        [by_stage.get(stage, 0.0) for stage in range(cut.num_stages)],
-        frozenset(reductions),
-        {name: values[sum_key(name)] for name in names},
-    )
-
-
-def _deferred_run(
-    cut: StagePartition,
-    extractor: SubgraphExtractor,
-    reduction: GradientReduction,
-    deferred: tuple[DeferredGradient, ...],
-    values: dict[str, Any],
-    count: int,
-) -> Callable[[], None]:
-    """Return what computes a stage's deferred gradients for `count` like batches."""
-    names = [each.reduction for each in deferred]
-    epilogue = DeferredReduction.for_partition(
-        cut, replace(reduction, names=()), names, deferred, range(count)
-    )
-    function = SubgraphFunction.build(extractor, NO_OPS, epilogue)
-
-    def run() -> None:
-        stored = {
-            tensor_key(name, m): values[name] for name in epilogue.tensors for m in range(count)
-        }
-        values.update(function({}, {}, stored))
-
-    return run
-
-
-def _update_seconds(
-    traces: SizedTraces,
-    arguments: dict[str, Any],
-    gradients: dict[str, Any],
-    repeats: _Repeats,
-) -> float:
-    """Return the seconds of updating all variables; 0 if the update cannot be undone."""
-    cut = traces.partition([0])
-    graph, extraction = cut.graph, traces.extractor(traces.microbatch_size)
-    ops = [graph.ops[index] for index in graph.update_effects]
-    called = extraction.library([op.name for op in ops]).function
-    nodes = [
-        *(op.node_def for op in ops),
-        *(node for function in called for node in function.node_def),
-    ]
-    used = {name for index in graph.update_effects for name in graph.handles[index]}
-    if (
-        not all(map(conditional_updates.writes_only_variables, nodes))
-        or not used <= traces.captured_variables.keys()
-    ):
-        return 0.0
-    update = UpdatePhase(cut)
-    values = {f"{name}:0": gradient for name, gradient in gradients.items()}
-    rounds = [
-        SubgraphFunction.build(extraction, update.subgraph((0,), number))
-        for number in range(update.num_rounds)
-    ]
-
-    def run() -> None:
-        found = dict(values)
-        for function in rounds:
-            found |= function(arguments, found)
-
-    with _restored(traces, graph, graph.update_effects):
-        run()
-        return _steady_state_seconds([run], repeats)[0]
-
-
-@contextlib.contextmanager
-def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
-    """Restore the variables that the ops at `writes` modify."""
-    handles = {name for index in writes for name in graph.handles[index]}
-    captured = traces.captured_variables.items()
-    before = [(variable, variable.read_value()) for name, variable in captured if name in handles]
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
-
-
-def _steady_state_seconds(runs: Sequence[Callable[[], Any]], repeats: _Repeats) -> list[float]:
-    """Return the median seconds of each run; steps take the typical time, not the shortest."""
-    seconds: list[list[float]] = []
-    until = time.perf_counter() + _LONG_ENOUGH
-    while len(seconds) < repeats.fewest or (
-        len(seconds) < repeats.most and time.perf_counter() < until
-    ):
-        seconds.append([_timed(run) for run in runs])
-    return [float(median) for median in np.median(seconds, axis=0)]
-
-
-def _timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    tf.test.experimental.sync_devices()
-    return time.perf_counter() - start
 
 
 def shares_of_bytes(layers: Sequence[TracedLayer]) -> NDArray[np.float64]:

@@ -3,20 +3,18 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
-from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
-from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.planning.burst import (
     BurstStrategy,
     DataParallel,
@@ -26,10 +24,7 @@ from tf_libra.model_parallel.planning.burst import (
 )
 from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
 from tf_libra.model_parallel.planning.burst.measured_scaling import (
-    ActivationFlow,
-    Edge,
     MeasuredScaling,
-    at_counts,
     crossing,
 )
 from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
@@ -43,6 +38,12 @@ from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
 from tf_libra.model_parallel.reporting import burst_report
 from tf_libra.model_parallel.reporting.plan_records import BurstRecord
+from tf_libra.model_parallel.runtime.burst_measurement import (
+    ComputeTimes,
+    MeasuredLayout,
+    compute_times,
+    flows,
+)
 from tf_libra.model_parallel.runtime.gradient_buckets import burst_groups_of
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.run_reporter import RunReporter
@@ -52,25 +53,6 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 
 # The first step under a layout instantiates functions and is not measured.
 _STEPS = 3
-
-
-class _Trial(NamedTuple):
-    """Measured layout of training steps: one layer per stage, or all layers in one stage."""
-
-    num_ranks: int
-    layout: Layout
-
-
-class _Computation(NamedTuple):
-    """Compute times of layers.
-
-    Attributes:
-        seconds: seconds of each layer at each number of ranks, update included, shape [L, G].
-        stage_startup: seconds that the calls of one more stage add.
-    """
-
-    seconds: Any
-    stage_startup: float
 
 
 class BurstPlanner:
@@ -92,7 +74,7 @@ class BurstPlanner:
         self._user_plan = user_plan
         self._strategy = strategy
         self._layout: Layout | None = None
-        self._trials: list[_Trial] = []
+        self._trials: list[MeasuredLayout] = []
         self._seconds: list[list[float]] = []  # per trial, least seconds of each stage
         self._steps = 0
         self._scaling: ScalingProfile | None = None  # on rank 0
@@ -187,7 +169,7 @@ class BurstPlanner:
         # Raises before measuring if the strategy would raise for any result of the measurements.
         links = LinkRates(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
         same = AllReduces((0.0,) * len(counts), (1.0,) * len(counts))
-        computation = _Computation(np.ones([count, len(counts)]), 0.0)
+        computation = ComputeTimes(np.ones([count, len(counts)]), 0.0)
         scaling, _ = self._profile(counts, computation, same, links)
         make_burst_plan(scaling, self._strategy)
         reporter.on_activity(Phase.MEASURE)
@@ -195,8 +177,8 @@ class BurstPlanner:
         for number in measured_counts(counts):
             ranks = tuple(range(number))
             self._trials += [
-                _Trial(number, Layout.with_stage_per_layer(count, ranks, world)),
-                _Trial(number, Layout.for_layers([ranks] * count, world)),
+                MeasuredLayout(number, Layout.with_stage_per_layer(count, ranks, world)),
+                MeasuredLayout(number, Layout.for_layers([ranks] * count, world)),
             ]
 
     def next_layout(self) -> Layout:
@@ -278,7 +260,7 @@ class BurstPlanner:
         everyone = control.all_gather(self._seconds)
         document: Any = None
         if control.rank == 0:
-            computation = _computation(self._trials, everyone, counts)
+            computation = compute_times(self._trials, everyone, counts)
             try:
                 self._scaling, notes = self._profile(counts, computation, all_reduces, links)
                 plan = self._plan(self._scaling, notes)
@@ -306,7 +288,7 @@ class BurstPlanner:
     def _profile(
         self,
         counts: tuple[int, ...],
-        computation: "_Computation",
+        computation: ComputeTimes,
         all_reduces: AllReduces,
         links: LinkRates,
     ) -> tuple[ScalingProfile, tuple[str, ...]]:
@@ -361,43 +343,3 @@ class BurstPlanner:
                 self._reporter.log.info("burst plan: %s", note)
         self._reporter.write_files(partial(burst_report.write_planned, plan, self._scaling))
         return layout
-
-
-def _computation(
-    trials: list[_Trial], everyone: list[list[list[float]]], counts: tuple[int, ...]
-) -> _Computation:
-    """Return the compute times that the trials have measured, as means over participating ranks.
-
-    A layer in its own stage includes the overhead of its call. Layer times are therefore scaled to
-    the time of all layers in one call.
-    """
-    means = [
-        np.mean([everyone[rank][number] for rank in range(trial.num_ranks)], axis=0)
-        for number, trial in enumerate(trials)
-    ]
-    columns, calls = {}, []
-    for trial, apart, whole in zip(trials[::2], means[::2], means[1::2], strict=True):
-        columns[trial.num_ranks] = apart * (whole[0] / apart.sum())
-        calls.append((apart.sum() - whole[0]) / (len(apart) - 1))
-    return _Computation(at_counts(columns, counts), max(float(np.median(calls)), 0.0))
-
-
-def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
-    """Return the flow between each pair of layers; as much flows back as forward.
-
-    Args:
-        cut: partition of the step for the whole batch, with one layer per stage.
-        axes: batch axes of the same trace.
-    """
-    found: dict[Edge, ActivationFlow] = {}
-    for message in cut.messages:
-        edge = (message.source, message.target)
-        if message.source > message.target:
-            continue  # gradients of several layers may be added before they reach a layer
-        tensor = cut.tensor(message.tensor)
-        ways = 1 + tensor.dtype.is_floating
-        size = float(tensor.shape.num_elements() * tensor.dtype.size * ways)
-        is_whole = axes.batch_axis(message.tensor) is None
-        flow = ActivationFlow(other_bytes=size) if is_whole else ActivationFlow(sample_bytes=size)
-        found[edge] = found.get(edge, ActivationFlow()) + flow + ActivationFlow(num_messages=ways)
-    return dict(sorted(found.items()))
