@@ -183,6 +183,20 @@ def mixed() -> Trained:
     return replace(deep(4), metric=Mixed("mixed"))
 
 
+def checked() -> Trained:
+    """A model that checks its loss, and the state and the result of its metric."""
+
+    class Checked(keras.metrics.SparseCategoricalAccuracy):
+        def result(self) -> Any:
+            for variable in self.variables:
+                tf.debugging.check_numerics(tf.cast(variable, tf.float32), "a state")
+            return tf.debugging.check_numerics(super().result(), "a result")
+
+    trained = replace(deep(4), metric=Checked("checked"))
+    loss = trained.loss
+    return replace(trained, loss=lambda *args: tf.debugging.check_numerics(loss(*args), "the loss"))
+
+
 def recurrent() -> Trained:
     """A model with loops, to which their gradients add inputs after their creation."""
     layers = keras.layers

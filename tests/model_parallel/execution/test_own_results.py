@@ -43,7 +43,7 @@ def read(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("model", ["counted", "greatest", "mixed", "convolutional"])
+@pytest.mark.parametrize("model", ["counted", "greatest", "mixed", "convolutional", "checked"])
 def test_metrics_accumulate_the_examples_of_their_rank(model: str, layout: str) -> None:
     """Also a metric of results of the update, and one whose result depends on a microbatch."""
     make, (make_layout, num_microbatches) = getattr(models, model), LAYOUTS[layout]

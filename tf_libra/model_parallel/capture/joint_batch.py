@@ -24,6 +24,7 @@ from tf_libra.model_parallel.capture.example_statistics import (
 from tf_libra.model_parallel.capture.related_examples import find_relation
 from tf_libra.model_parallel.capture.step_dataflow import RANDOM
 from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.capture.traced_ops import CHECKS
 from tf_libra.planning.allowed_differences import (
     BATCH_STATISTICS,
     HOST_EFFECTS,
@@ -31,8 +32,7 @@ from tf_libra.planning.allowed_differences import (
     describe_allowing,
 )
 
-# Stateful ops that change nothing: checks raise, or return what they take.
-_HARMLESS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "Empty", "NoOp"})
+_HARMLESS_EFFECTS = CHECKS | {"Empty", "NoOp"}
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
 # Ops that print, write files or change resources other than variables. Undoing a step does not undo
 # them.
@@ -139,7 +139,7 @@ def _has_effect(kind: str) -> bool:
     """Returns whether an op without variables has an effect; draws have their own reason."""
     definition = tf_internal.find_op_definition(kind)
     is_stateful = definition is None or definition.is_stateful
-    return is_stateful and kind not in _HARMLESS and not RANDOM.search(kind)
+    return is_stateful and kind not in _HARMLESS_EFFECTS and not RANDOM.search(kind)
 
 
 def _describe_draws(graph: StepGraph) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.recorded_step import REDUCTION, RecordedStep
-from tf_libra.model_parallel.capture.traced_ops import LOOKUPS, READS, TracedOps
+from tf_libra.model_parallel.capture.traced_ops import CHECKS, LOOKUPS, READS, TracedOps
 
 RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
 """Types of ops that draw random numbers."""
@@ -251,8 +251,9 @@ class StepDataflow(TracedOps):
         self._move_late_metrics_to_update(is_after_update)
         self.microbatch_effects, self.update_effects = [], []
         writes: dict[str, set[str]] = {}
+        is_rank_local = self._find_rank_local_checks()
         for index, op in enumerate(self.ops):
-            if not self.rank_local.isdisjoint(self.handles[index]):
+            if is_rank_local[index] or not self.rank_local.isdisjoint(self.handles[index]):
                 continue
             if op.type == REDUCTION or op.name not in self._control_outputs:
                 if not self.is_write[index]:
@@ -268,6 +269,14 @@ class StepDataflow(TracedOps):
         for index, op in enumerate(self.ops):
             if op.type in READS and self.follows_write(index, writes):
                 self._reads_after_write.add(index)
+
+    def _find_rank_local_checks(self) -> list[bool]:
+        """Returns, by op, whether it checks what is computed from rank-local variables."""
+        uses: list[bool] = []
+        for index, handles in enumerate(self.handles):
+            is_local = not self.rank_local.isdisjoint(handles)
+            uses.append(is_local or any(uses[i] for i in self.input_indices(index)))
+        return [used and op.type in CHECKS for op, used in zip(self.ops, uses, strict=True)]
 
     def _is_microbatch_effect(self, index: int) -> bool:
         """Returns whether an effect is a microbatch's, unless it takes results of the update."""

@@ -15,6 +15,8 @@ READS = frozenset({"ReadVariableOp", "VariableShape"})
 """Types of ops that read a variable: their order is free as long as no op writes the variable."""
 LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 """Types of ops that read rows of a variable."""
+CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
+"""Types of stateful ops that raise for some values, and change nothing."""
 
 
 class TracedOps:

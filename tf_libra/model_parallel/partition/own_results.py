@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.capture.traced_ops import CHECKS
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.subgraph import collect_closure
 from tf_libra.planning.allowed_differences import JOINT_RESULTS, describe_allowing
@@ -125,7 +126,7 @@ def make_own_results(own: SizedPartition) -> OwnResults:
     closure = collect_closure(graph, [], tensors, is_input)
     for index in sorted(closure.ops):
         op = graph.ops[index]
-        if graph.handles[index] or op.op_def.is_stateful:
+        if graph.handles[index] or (op.op_def.is_stateful and op.type not in CHECKS):
             raise ValueError(
                 f"results of each rank's own examples cannot be computed after {op.name!r}, which"
                 f" has a state; {describe_allowing(JOINT_RESULTS)}"
@@ -172,7 +173,11 @@ def _find_uses_of_metrics(graph: StepGraph) -> list[bool]:
         is_metric = not graph.metric_variables.isdisjoint(graph.handles[index])
         uses.append(is_metric or any(uses[i] for i in graph.input_indices(index)))
     trained = [graph.op_index[tensor.op.name] for tensor in graph.gradients.values()]
-    others = [index for index in _effects(graph) if not _writes_metric(graph, index)]
+    others = [
+        index
+        for index in _effects(graph)
+        if not _writes_metric(graph, index) and graph.ops[index].type not in CHECKS
+    ]
     for index in sorted(graph.closure([*trained, *others])):
         if uses[index]:
             raise ValueError(
