@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import keras
+import pytest
 import tensorflow as tf
 
 from tf_libra.internal import tf_internal
@@ -26,6 +27,24 @@ def test_graph_collection_is_seen_while_a_summary_trace_is_on():
     tf.summary.trace_off()
     assert not tf_internal.is_collecting_graphs()
     tf_internal.eager_context().disable_graph_collection()  # which trace_off leaves on
+
+
+def test_ops_without_callbacks_are_not_checked():
+    """Eagerly, and in functions."""
+
+    def divide(x):
+        with tf_internal.without_op_callbacks():
+            hidden = x / x
+        return tf.where(tf.math.is_nan(hidden), 0.0, hidden)
+
+    zero = tf.constant(0.0)
+    tf.debugging.enable_check_numerics()
+    try:
+        assert divide(zero) == tf.function(divide)(zero) == 0.0
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            tf.divide(zero, zero)
+    finally:
+        tf.debugging.disable_check_numerics()
 
 
 def test_functional_model_class_is_that_of_functional_models():

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.internal import native
+from tf_libra.internal.tf_internal import without_op_callbacks
 from tf_libra.specs.telemetry import UNPLANNED
 
 # The engine takes tensors from the host's memory.
@@ -36,12 +37,12 @@ def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
 def receive_start(
     dtype: Any, shape: Any, from_rank: int, name: str, one_sided: bool = False
 ) -> Any:
-    """Starts to receive without waiting; pass the result to `received`.
+    """Starts to receive without waiting; pass the result to `received`, as it has no values yet.
 
     The other rank learns of a `one_sided` receive by `Engine.await_read`. One without elements is a
     notice, which arrives, too, if the other rank is gone.
     """
-    with tf.device(_HOST):
+    with tf.device(_HOST), without_op_callbacks():
         return native.load().ops.libra_receive_start(
             shape=shape, T=dtype, from_rank=from_rank, tensor_name=name, one_sided=one_sided
         )
@@ -64,14 +65,15 @@ def collective(
     """Runs a collective among some ranks; `kind` is a name in `tf_libra.collectives`."""
     ops = native.load().ops
     with tf.device(_HOST):
-        begun = ops.libra_collective_start(
-            tensor=tensor,
-            kind=kind,
-            ranks=list(ranks),
-            root=-1 if root is None else root,
-            reduction=reduction,
-            tensor_name=name,
-        )
+        with without_op_callbacks():
+            begun = ops.libra_collective_start(
+                tensor=tensor,
+                kind=kind,
+                ranks=list(ranks),
+                root=-1 if root is None else root,
+                reduction=reduction,
+                tensor_name=name,
+            )
         return ops.libra_message_wait(*begun)
 
 

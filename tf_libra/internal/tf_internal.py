@@ -5,6 +5,8 @@ attribute. Importing this module loads TensorFlow: modules that must not load it
 functions.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -79,6 +81,7 @@ __all__ = [
     "stop_recording",
     "trace_events_pb2",
     "wait_for_async_ops",
+    "without_op_callbacks",
     "xla_function_name",
 ]
 
@@ -120,3 +123,14 @@ def functional_model_class() -> type | None:
     except ImportError:
         return None
     return Functional
+
+
+@contextlib.contextmanager
+def without_op_callbacks() -> Iterator[None]:
+    """Hides new ops of this thread from callbacks, as of `tf.debugging.enable_check_numerics`."""
+    state = eager_context()._thread_local_data
+    callbacks, state.op_callbacks = state.op_callbacks, []
+    try:
+        yield
+    finally:
+        state.op_callbacks = callbacks
