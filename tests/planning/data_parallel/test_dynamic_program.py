@@ -11,7 +11,7 @@ from tf_libra.planning.data_parallel import dynamic_program
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=num_examples(600), deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
 some = settings(max_examples=num_examples(150), deadline=None)
 
 

@@ -8,7 +8,7 @@ from tests.planning.data_parallel import reference
 from tf_libra import strategies
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=num_examples(600), deadline=None)
+many = settings(max_examples=num_examples(300), deadline=None)
 
 
 def stops_and_threads(plan):

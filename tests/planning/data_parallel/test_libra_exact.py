@@ -11,7 +11,7 @@ from tf_libra import strategies
 from tf_libra.planning.data_parallel import libra_exact
 
 THREADS = (1, 2, 5)
-many = settings(max_examples=num_examples(1000), deadline=None)
+many = settings(max_examples=num_examples(400), deadline=None)
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,7 +14,7 @@ from tf_libra.planning.data_parallel.libra_m import allocate_threads
 THREADS = (1, 2, 5)
 
 
-@settings(max_examples=num_examples(600), deadline=None)
+@settings(max_examples=num_examples(300), deadline=None)
 @given(
     reference.profiles(),
     reference.lawful_costs(THREADS),
