@@ -18,7 +18,7 @@ from tf_libra.coordination.control_plane import Control, ControlTransport
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World
 from tf_libra.internal import log_utils, patches, patching
-from tf_libra.internal.process_state import STATE
+from tf_libra.internal.process_state import STATE, OnReset
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.engine_negotiation import BootstrapExchange, negotiate_engine
@@ -28,6 +28,15 @@ from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync import elastic_hooks
 from tf_libra.variable_sync.read_service import read_service
 from tf_libra.variable_sync.sharded_variables import shard_registry
+
+# Characters by which an error of this rank is found again in the reason of a later one.
+_MOST_COMPARED = 200
+
+
+@STATE.value(on_reset=OnReset.DISCARD, survives_fork=False)
+def _own_failures() -> list[str]:
+    """Errors for which this rank has aborted the steps of the others."""
+    return []
 
 
 class Rendezvous:
@@ -149,8 +158,13 @@ class Rendezvous:
                 the cause means that a rank is lost.
         """
         lost = control_plane.lost(cause) if self.control is None else self.control.why_lost(cause)
+        reason = f"{type(cause).__name__}: {cause}"
         for running in control_plane.running():
-            running.abort(f"{type(cause).__name__}: {cause}")
+            running.abort(reason)
+        if lost is None:
+            _own_failures().append(reason[:_MOST_COMPARED])
+        elif any(failure in lost for failure in _own_failures()):
+            lost = f"an earlier call has failed, which has ended the job: {lost}"
         if lost is not None:
             if self.control is None:  # a running control plane repeats the reason by itself
                 self._lost_before_start = lost
