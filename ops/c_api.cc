@@ -9,16 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "ops/c_api_results.h"
 #include "ops/engine_slot.h"
 #include "ops/horovod_executor.h"
 #include "ops/lanes/engine_shutdown.h"
-#include "ops/lanes/error_feedback.h"
-#include "ops/lanes/execution_counter.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/owned_parts.h"
 #include "ops/lanes/socket.h"
-#include "ops/lanes/wire_format.h"
 #include "ops/pending_gathers.h"
 #include "ops/profiler_events.h"
 #include "ops/step_backups.h"
@@ -29,53 +27,31 @@ namespace {
 // An end of the process waits this long for the last gathers.
 constexpr double kLastGatherSeconds = 30;
 
-thread_local Status last_error;
-thread_local std::string returned_text;
-
-int Report(const Status& status) noexcept {
-  if (!status.ok()) last_error = status;
-  return static_cast<int>(status.code());
-}
-
-// Catches every exception: one that reached Python would end the process.
-template <typename Body>
-int Guarded(Body body) noexcept {
-  try {
-    return Report(body());
-  } catch (...) {
-    return Report(CaughtStatus("the engine cannot do this"));
-  }
-}
-
-Status NotRunning() {
-  return Status(StatusCode::kFailedPrecondition, "no engine is running in this process");
-}
-
 // The listeners between TfLibraListen and TfLibraConnect.
 struct Listeners {
   Socket to_all, local;
 };
-struct Waiting {
+struct ListenerSlot {
   std::mutex mutex;
   Listeners listeners;
 };
 
-Waiting& TheWaiting() {
-  static Waiting* const waiting = new Waiting;
-  return *waiting;
+ListenerSlot& WaitingListeners() {
+  static ListenerSlot* const slot = new ListenerSlot;
+  return *slot;
 }
 
 Status TakeListeners(Listeners* listeners) {
-  Waiting& waiting = TheWaiting();
+  ListenerSlot& waiting = WaitingListeners();
   const std::lock_guard<std::mutex> lock(waiting.mutex);
   *listeners = std::exchange(waiting.listeners, Listeners());
   if (listeners->to_all.valid()) return Status();
   return Status(StatusCode::kFailedPrecondition, "call TfLibraListen first");
 }
 
-MeshOptions MeetingOf(int world_size, const char* const* hosts, const int* ports,
-                      const char* const* machines, const char* const* local_hosts,
-                      const uint8_t* secret, int num_lanes) {
+MeshOptions MeshOptionsFor(int world_size, const char* const* hosts, const int* ports,
+                           const char* const* machines, const char* const* local_hosts,
+                           const uint8_t* secret, int num_lanes) {
   MeshOptions options;
   std::map<std::string, int> numbers;
   for (int i = 0; i < world_size; ++i) {
@@ -90,16 +66,6 @@ MeshOptions MeetingOf(int world_size, const char* const* hosts, const int* ports
   std::memcpy(options.secret.data(), secret, options.secret.size());
   options.num_lanes = num_lanes;
   return options;
-}
-
-std::string WithLengths(const std::vector<std::string>& messages) {
-  std::string packed;
-  for (const std::string& message : messages) {
-    uint64_t size = message.size();
-    for (int i = 0; i < 8; ++i, size >>= 8) packed += static_cast<char>(size & 0xff);
-    packed += message;
-  }
-  return packed;
 }
 
 }  // namespace
@@ -135,7 +101,7 @@ int TfLibraListen(const char* host, int first_port, int last_port, int is_additi
         tf_libra::ListenWithin(host, static_cast<uint16_t>(first_port),
                                static_cast<uint16_t>(last_port), &listener, &bound);
     if (status.ok()) {
-      tf_libra::Waiting& waiting = tf_libra::TheWaiting();
+      tf_libra::ListenerSlot& waiting = tf_libra::WaitingListeners();
       const std::lock_guard<std::mutex> lock(waiting.mutex);
       if (is_additional == 0) waiting.listeners = tf_libra::Listeners();
       (is_additional == 0 ? waiting.listeners.to_all : waiting.listeners.local) =
@@ -159,16 +125,16 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
     }
     tf_libra::PendingGathers::Global().ForgetFailure();
     tf_libra::StepBackups::Global().Reset();
-    auto meeting =
-        tf_libra::MeetingOf(world_size, hosts, ports, machines, local_hosts, secret, num_lanes);
-    meeting.rank = rank;
-    meeting.timeout_seconds = timeout_seconds;
-    meeting.liveness_seconds = liveness_seconds;
+    auto options = tf_libra::MeshOptionsFor(world_size, hosts, ports, machines, local_hosts, secret,
+                                            num_lanes);
+    options.rank = rank;
+    options.timeout_seconds = timeout_seconds;
+    options.liveness_seconds = liveness_seconds;
     tf_libra::Listeners listeners;
     Status status = tf_libra::TakeListeners(&listeners);
     tf_libra::Mesh mesh;
     if (status.ok()) {
-      status = tf_libra::ConnectMesh(meeting, std::move(listeners.to_all), &mesh,
+      status = tf_libra::ConnectMesh(options, std::move(listeners.to_all), &mesh,
                                      std::move(listeners.local));
     }
     if (!status.ok()) return status;
@@ -195,8 +161,8 @@ int TfLibraGrow(const char* const* hosts, const int* ports, const char* const* m
     tf_libra::Listeners listeners;
     const Status status = tf_libra::TakeListeners(&listeners);
     if (!status.ok()) return status;
-    return engine->Grow(tf_libra::MeetingOf(engine->world_size(), hosts, ports, machines,
-                                            local_hosts, secret, num_lanes),
+    return engine->Grow(tf_libra::MeshOptionsFor(engine->world_size(), hosts, ports, machines,
+                                                 local_hosts, secret, num_lanes),
                         std::move(listeners.to_all), std::move(listeners.local));
   });
 }
@@ -290,119 +256,11 @@ int TfLibraDrainTelemetry(const char** json) {
   });
 }
 
-int64_t TfLibraNumExecuted(const char* function) {
-  int64_t count = -1;
-  Guarded([&] {
-    count = tf_libra::Executions::Global().Count(function);
-    return Status();
-  });
-  return count;
-}
-
-int TfLibraTakeExecuted(const char* function, const char** json) {
-  return Guarded([&] {
-    const auto times = tf_libra::Executions::Global().Take(function);
-    if (json != nullptr) {
-      returned_text = tf_libra::ExecutionsJson(times);
-      *json = returned_text.c_str();
-    }
-    return Status();
-  });
-}
-
-int TfLibraRoundingSeconds(const char* wire_dtype, int error_feedback, double* seconds) {
-  return Guarded([&] {
-    const auto type = tf_libra::WireTypeOf(wire_dtype);
-    if (!type) {
-      return Status(StatusCode::kInvalidArgument, "wire_dtype must be float16 or bfloat16, got '" +
-                                                      std::string(wire_dtype) + "'");
-    }
-    *seconds = tf_libra::RoundingSeconds(*type, error_feedback != 0);
-    return Status();
-  });
-}
-
-int TfLibraCopyErrorFeedback(const char* function, const char** packed, int64_t* num_bytes) {
-  return Guarded([&] {
-    std::vector<std::string> messages;
-    for (const auto& [name, errors] : tf_libra::ErrorFeedback::Global().Copy(function)) {
-      messages.push_back(name);
-      messages.emplace_back(reinterpret_cast<const char*>(errors.data()),
-                            errors.size() * sizeof(float));
-    }
-    returned_text = tf_libra::WithLengths(messages);
-    *packed = returned_text.data();
-    *num_bytes = static_cast<int64_t>(returned_text.size());
-    return Status();
-  });
-}
-
-int TfLibraSetErrorFeedback(const char* function, const char* tensor, const float* errors,
-                            int64_t count) {
-  return Guarded([&] {
-    tf_libra::ErrorFeedback::Global().Set(function, tensor,
-                                          std::vector<float>(errors, errors + count));
-    return Status();
-  });
-}
-
-int TfLibraClearErrorFeedback(const char* function) {
-  return Guarded([&] {
-    tf_libra::ErrorFeedback::Global().Clear(function);
-    return Status();
-  });
-}
-
 int TfLibraAbort(const char* reason) {
   return Guarded([&] {
     const auto engine = ActiveEngine();
     if (engine == nullptr) return NotRunning();
     engine->Abort(Status(StatusCode::kUnavailable, reason));
-    return Status();
-  });
-}
-
-int TfLibraAwaitGathers(double seconds) {
-  return Guarded([&] { return tf_libra::PendingGathers::Global().AwaitAll(seconds); });
-}
-
-int TfLibraEndCall() {
-  return Guarded([] {
-    tf_libra::StepBackups::Global().EndCall();
-    return Status();
-  });
-}
-
-int TfLibraKeepChanges() {
-  return Guarded([] {
-    tf_libra::StepBackups::Global().KeepChanges();
-    return Status();
-  });
-}
-
-int TfLibraAwaitSteps(double seconds) { return tf_libra::StepBackups::Global().Await(seconds); }
-
-int TfLibraFailSteps() {
-  return Guarded([] {
-    tf_libra::StepBackups::Global().Fail();
-    return Status();
-  });
-}
-
-int TfLibraUndoSteps() {
-  return Guarded([] {
-    tf_libra::StepBackups::Global().Undo();
-    return Status();
-  });
-}
-
-int64_t TfLibraNumCompleteSteps() { return tf_libra::StepBackups::Global().num_complete(); }
-
-int64_t TfLibraNumBegunSteps() { return tf_libra::StepBackups::Global().num_begun(); }
-
-int TfLibraFreeSpares() {
-  return Guarded([] {
-    tf_libra::StepBackups::Global().FreeSpares();
     return Status();
   });
 }
