@@ -32,7 +32,7 @@ def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Ite
     measured again.
     """
     endless = float("inf")
-    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
+    limits = {"PREDICTION_ERROR": endless, "STAGES_ERROR": endless, "MEASURED_SECONDS": 1e9}
     with (
         mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
         mock.patch.object(FamilyForecast, "describe_slow", lambda *_: ""),
