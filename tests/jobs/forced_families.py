@@ -10,6 +10,7 @@ from tf_libra.runtime import (
     family_candidates,
     family_forecast,
     family_prediction,
+    family_trials,
     trial_sequence,
 )
 from tf_libra.runtime.family_forecast import FamilyForecast
@@ -38,6 +39,7 @@ def every_family_in_trials(chosen: str, far_faster: float = float("inf")) -> Ite
         mock.patch.object(FamilyForecast, "describe_slow", lambda *_: ""),
         mock.patch.object(family_forecast, "contradicts_links", lambda *_: False),
         mock.patch.multiple(family_prediction, **limits),
+        mock.patch.object(family_trials, "CLOSE", 0.5),  # without final turns
         mock.patch.object(config.DataParallelOptions, "trial_budget", _LIMITS),
         mock.patch.object(config.DataParallelOptions, "budget", property(_limits_of_tuning)),
         mock.patch.object(

@@ -150,6 +150,44 @@ def set_times(
     monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
 
 
+@pytest.mark.parametrize(
+    ("undoable_seconds", "final_seconds", "name"), [(1.2e-3, 8e-4, OTHER), (1.2e-3, 1.1e-3, FIRST)]
+)
+def test_close_strategies_are_compared_again_as_they_run_after_trials(
+    undoable_seconds: float,
+    final_seconds: float,
+    name: str,
+    first: DataParallelism,
+    tried: FamilyStep,
+    other: Other,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step that can be undone takes longer."""
+    step = other.step
+
+    def timed(*args: Any) -> str:
+        first.now += undoable_seconds if other.is_undoable else final_seconds
+        return step(*args)
+
+    monkeypatch.setattr(other, "step", timed)
+    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+    train(tried, 33)
+    assert not tried.settled and all(other.undoable)
+    train(tried, 16)
+    assert tried.settled and tried._chosen == name and not any(other.undoable[16:])
+    expected = {FIRST: 1e-3, OTHER: final_seconds}
+    assert tried._trials.medians == pytest.approx(expected, rel=0.02)
+
+
+def test_final_turns_need_steps_of_the_budget(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_times(first, other, 9e-4, monkeypatch)
+    limit_trials(monkeypatch, max_steps=20)
+    train(tried, 13)
+    assert tried.settled and tried._chosen == OTHER and all(other.undoable[:-1])
+
+
 def contradict_links(
     first: DataParallelism,
     tried: FamilyStep,
@@ -192,8 +230,8 @@ def test_links_are_not_measured_again_without_steps_for_turns(
     first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contradict_links(first, tried, other, monkeypatch)
-    limit_trials(monkeypatch, max_steps=40)
-    train(tried, 33)
+    limit_trials(monkeypatch, max_steps=20)
+    train(tried, 13)
     assert tried.settled and not other.planned_again
 
 

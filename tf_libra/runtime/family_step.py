@@ -256,7 +256,8 @@ class FamilyStep:
         if self._active == FIRST:
             return self._first.step(args, kwargs, num_steps)
         name = self._active
-        self._candidates.steps[name].is_undoable = not self._is_chosen
+        are_final = self._is_chosen or self._trials.are_final
+        self._candidates.steps[name].is_undoable = not are_final
         try:
             result = self._step.step(args, kwargs)
         except TrialError as error:

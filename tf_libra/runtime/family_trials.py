@@ -27,6 +27,13 @@ STEPS_PER_TURN = 4
 _LEAST_STEPS_PER_TURN = 3
 LEAST_STEPS = MIN_ROUNDS * _LEAST_STEPS_PER_TURN
 """Least steps of a strategy in all of its turns."""
+CLOSE = 1.25
+"""Ratio of two strategies' steps up to which final turns compare them.
+
+A step that can be undone takes longer than one after trials: Python calls its computations one by
+one, which took 18 % of a pipeline's step."""
+FINAL_STEPS = 2 * LEAST_STEPS
+"""Steps that the first turns leave for final turns, which compare two strategies at least."""
 CONTRADICTION = 1.15
 """Ratio of a step in trials to its prediction from which on links are measured again."""
 LEAST_LINK_SHARE = 0.25
@@ -35,20 +42,23 @@ REFERENCE_STEPS = 5
 """Steps of data parallelism that are timed before repeated trials. The first does not count."""
 
 
-def make_schedule(names: Sequence[str], steps_left: int) -> tuple[tuple[str, ...], int]:
+def make_schedule(
+    names: Sequence[str], steps_left: int, most_rounds: int = NUM_ROUNDS
+) -> tuple[tuple[str, ...], int]:
     """Returns the strategy of each turn, every other round in reverse order, and a turn's steps.
 
     Args:
       names: the strategies.
       steps_left: steps of the budget that tuning and measurements have left; if they are too few,
         there are as few turns as possible.
+      most_rounds: most rounds, `MIN_ROUNDS` at least.
     """
     steps_per_turn = STEPS_PER_TURN
     if steps_left < MIN_ROUNDS * STEPS_PER_TURN * len(names):
         steps_per_turn = _LEAST_STEPS_PER_TURN
     fitting = steps_left // (steps_per_turn * len(names))
     turns: list[str] = []
-    for number in range(min(max(fitting, MIN_ROUNDS), NUM_ROUNDS)):
+    for number in range(min(max(fitting, MIN_ROUNDS), most_rounds)):
         turns += names if number % 2 == 0 else reversed(names)
     return tuple(turns), steps_per_turn
 
@@ -89,19 +99,24 @@ class Turns:
         total_seconds: seconds of all steps.
         have_begun: whether strategies take turns, or have done so.
         have_ended_early: whether turns are left out that were to follow.
+        are_slow: whether no further round begins because turns have taken too long.
     """
 
-    def __init__(self, names: Sequence[str] = (), steps_left: int = 0) -> None:
+    def __init__(
+        self, names: Sequence[str] = (), steps_left: int = 0, most_rounds: int = NUM_ROUNDS
+    ) -> None:
         """Begins with the first turn of the first strategy.
 
         Args:
             names: the strategies; none before there are turns.
             steps_left: see `make_schedule`.
+            most_rounds: see `make_schedule`.
         """
-        schedule, self._steps_per_turn = make_schedule(names, steps_left) if names else ((), 1)
+        made = make_schedule(names, steps_left, most_rounds) if names else ((), 1)
+        schedule, self._steps_per_turn = made
         self._left = list(schedule)
         self._step = 0  # of the present turn
-        self.have_begun, self.have_ended_early = bool(names), False
+        self.have_begun, self.have_ended_early, self.are_slow = bool(names), False, False
         self.seconds: dict[str, list[float]] = {name: [] for name in names}
         self.total_seconds = 0.0
 
@@ -122,6 +137,7 @@ class Turns:
 
     def end_after_round(self) -> None:
         """Lets no further round begin."""
+        self.are_slow = True
         if self._step == 0 and any(self.seconds.values()):
             del self._left[len(self._left) % len(self.seconds) :]
 
@@ -168,6 +184,13 @@ def combine_ranks(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str
         for name, seconds in everyone[0].items()
         if seconds
     }
+
+
+def find_close(seconds: Mapping[str, float], fastest: str) -> list[str]:
+    """Returns strategies that may be as fast as one that is chosen, the fastest first."""
+    ratios = {name: taken / seconds[fastest] for name, taken in seconds.items() if name != fastest}
+    close = [name for name, ratio in ratios.items() if 1 / CLOSE <= ratio <= CLOSE]
+    return sorted(close, key=lambda name: ratios[name])
 
 
 def choose_fastest(seconds: Mapping[str, float]) -> str:

@@ -1,7 +1,7 @@
 """Sequence of the trials of families: which of them has the next step, until one is chosen.
 
 Data parallelism tunes, or is timed again. Then the others are checked, and repeat a step each,
-measure for their plans, and all take turns.
+measure for their plans, and all take turns. Those that are close to the fastest have final turns.
 """
 
 from collections import defaultdict
@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_trials import (
+    FINAL_STEPS,
     FIRST,
     MAX_MEASURED_PER_RANK,
     MAX_SECONDS,
     MAX_UNLIKE,
+    MIN_ROUNDS,
     REFERENCE_STEPS,
     UNLIKE,
     UNTIMED,
@@ -21,6 +23,7 @@ from tf_libra.runtime.family_trials import (
     choose_fastest,
     combine_ranks,
     describe_unmeasured,
+    find_close,
     most_strategies,
 )
 from tf_libra.runtime.protocol import TrainingStep
@@ -51,6 +54,7 @@ class TrialSequence:
         turns: turns of strategies.
         untimed: why the strategy is chosen by prediction, in a clause; empty if it is not.
         is_lasting: whether later jobs may rely on the choice.
+        are_final: whether steps of turns run as after trials, without a way to undo them.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class TrialSequence:
         self.turns = Turns()
         self.untimed = ""
         self.is_lasting = True
+        self.are_final = False
         self._is_checked = False
         self._num_unlike = 0  # steps whose arguments differ in kind between ranks
         self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
@@ -174,7 +179,8 @@ class TrialSequence:
                 return self._choose_without_turns()
             self._candidates.leave_out_surplus(most_strategies(self._clock.steps_left) - 1)
             if len(self._members) > 1:
-                self.turns = Turns(tuple(self._members), self._clock.steps_left)
+                steps_left = max(self._clock.steps_left - FINAL_STEPS, 0)
+                self.turns = Turns(tuple(self._members), steps_left)
         elif not self.turns.next:
             self._end_turns()
         if self.turns.next:
@@ -197,10 +203,28 @@ class TrialSequence:
     def _end_turns(self) -> None:
         """Takes the times of turns, and begins others if they contradict predictions."""
         # Those of all turns count, not of the few of other turns that have ended early.
-        if not (self._has_measured_links and self.turns.have_ended_early):
+        are_first = not (self._has_measured_links or self.are_final)
+        if are_first or not self.turns.have_ended_early:
             self.medians |= combine_ranks(self._first.exchange(self.turns.seconds))
+        if self._begin_final_turns():
+            return
         if self._has_measured_links or self._clock.is_short or not self._begin_turns_again():
             self._candidates.forecast.update([*self._candidates.eligible])
+
+    def _begin_final_turns(self) -> bool:
+        """Returns whether the fastest strategies have final turns, which is once."""
+        if self.are_final or self.turns.have_ended_early or self.turns.are_slow:
+            return False
+        seconds = {name: self.medians[name] for name in self._members if name in self.medians}
+        if FIRST not in seconds:
+            return False
+        names = [self.fastest, *find_close(seconds, self.fastest)]
+        names = names[: most_strategies(self._clock.steps_left)]
+        if len(names) < 2:
+            return False
+        self.are_final = True
+        self.turns = Turns(names, self._clock.steps_left, MIN_ROUNDS)
+        return True
 
     def _begin_turns_again(self) -> bool:
         """Returns whether strategies have other turns, with links measured again, which is once."""
