@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import sharded_steps
 from tf_libra.coordination.control_plane import EngineError
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.pending_gathers import pending_gathers
@@ -58,7 +59,7 @@ def test_access_inside_of_a_step_leaves_it_to_the_end_to_undo_it(
     """`tf.py_function` runs in threads that Python has not started."""
     called: list[str] = []
     for name in ("undo_steps", "fail_steps"):
-        monkeypatch.setattr(engine_lib, name, partial(called.append, name))
+        monkeypatch.setattr(sharded_steps, name, partial(called.append, name))
     weight = tf.Variable([1.0])
     pending_gathers().begin_step(frozenset({weight.handle._id}), 3.0)
     monkeypatch.setattr(engine_lib, "await_gathers", mock.Mock(side_effect=EngineError("lost")))

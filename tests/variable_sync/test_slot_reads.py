@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import sharded_steps
 from tf_libra.coordination.control_plane import EngineError
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.variable_sync import slot_reads as slot_reads_lib
@@ -108,9 +108,9 @@ def test_failed_step_waits_for_complete_ones(
         complete[0] = 5
         return True
 
-    monkeypatch.setattr(engine_lib, "await_steps", wait)
-    monkeypatch.setattr(engine_lib, "num_begun_steps", lambda: 5)
-    monkeypatch.setattr(engine_lib, "num_complete_steps", lambda: complete[0])
+    monkeypatch.setattr(sharded_steps, "await_steps", wait)
+    monkeypatch.setattr(sharded_steps, "num_begun_steps", lambda: 5)
+    monkeypatch.setattr(sharded_steps, "num_complete_steps", lambda: complete[0])
     monkeypatch.setattr(step_interrupts(), "came", signal)
     owned = OwnedSlots("step", 60.0)
     with pytest.raises(type(error)), owned.computing():

@@ -47,7 +47,7 @@ def interface_address(interface: str) -> str:
         EngineError: there is no such interface, or it has no address.
     """
     host = ctypes.c_char_p()
-    _check(native.load().c.TfLibraInterfaceAddress(interface.encode(), ctypes.byref(host)))
+    check_code(native.load().c.TfLibraInterfaceAddress(interface.encode(), ctypes.byref(host)))
     return (host.value or b"").decode()
 
 
@@ -77,7 +77,7 @@ def _listen(host: str, first: int, last: int, with_local: bool) -> tuple[str, in
     listening = native.load().c.TfLibraListen(
         host.encode(), first, last, int(with_local), ctypes.byref(bound), ctypes.byref(port)
     )
-    _check(listening)
+    check_code(listening)
     return (bound.value or b"").decode(), port.value
 
 
@@ -113,7 +113,7 @@ class Engine:
         mine = MessageHeader("a gathering")
         payload = mine.pack(json.dumps(message, sort_keys=True).encode())
         data, size = ctypes.c_void_p(), ctypes.c_int64()
-        _check(
+        check_code(
             native.load().c.TfLibraAllGather(
                 payload, len(payload), ctypes.byref(data), ctypes.byref(size)
             )
@@ -143,7 +143,7 @@ class Engine:
     def _broadcast(self, body: bytes, mine: MessageHeader) -> bytes:
         payload = mine.pack(body)
         data, size = ctypes.c_void_p(), ctypes.c_int64()
-        _check(
+        check_code(
             native.load().c.TfLibraBroadcast(
                 payload, len(payload), ctypes.byref(data), ctypes.byref(size)
             )
@@ -168,7 +168,7 @@ class Engine:
                 connections. The engine ends on all ranks.
         """
         assert len(secret) == SECRET_BYTES, len(secret)
-        _check(native.load().c.TfLibraGrow(*_arrays(addresses), secret, num_lanes))
+        check_code(native.load().c.TfLibraGrow(*_arrays(addresses), secret, num_lanes))
         return replace(self, num_lanes=num_lanes)
 
     def await_read(self, seconds: float) -> tuple[int, str] | None:
@@ -181,12 +181,14 @@ class Engine:
             EngineError: the engine has ended.
         """
         peer, name = ctypes.c_int(), ctypes.c_char_p()
-        _check(native.load().c.TfLibraAwaitRead(seconds, ctypes.byref(peer), ctypes.byref(name)))
+        check_code(
+            native.load().c.TfLibraAwaitRead(seconds, ctypes.byref(peer), ctypes.byref(name))
+        )
         return None if peer.value < 0 else (peer.value, (name.value or b"").decode())
 
     def set_step(self, step: int) -> None:
         """Sets the step number in telemetry and messages."""
-        _check(native.load().c.TfLibraSetStep(step))
+        check_code(native.load().c.TfLibraSetStep(step))
 
     def end_step(self, step: int) -> None:
         """Records that a step was completed; see `Control`."""
@@ -194,7 +196,7 @@ class Engine:
 
     def omit_zeros(self, omits: bool) -> None:
         """Sets whether this rank leaves blocks of zeros out of what it sends."""
-        _check(native.load().c.TfLibraOmitZeros(int(omits)))
+        check_code(native.load().c.TfLibraOmitZeros(int(omits)))
 
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
         """Returns the all-reduces since the last call, at most the last 65,536."""
@@ -237,13 +239,13 @@ class Engine:
         Raises:
             EngineError: a callback after an all-reduce does not return; its thread stays.
         """
-        _check(native.load().c.TfLibraClose(native.message(why)))
+        check_code(native.load().c.TfLibraClose(native.message(why)))
 
 
 def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     """Returns the running engine's all-reduces since the last call, at most the last 65,536."""
     text = ctypes.c_char_p()
-    _check(native.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
+    check_code(native.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
     return parse_records((text.value or b"{}").decode())
 
 
@@ -256,59 +258,7 @@ def await_gathers(seconds: float) -> None:
     Raises:
         EngineError: a gather has failed since the engine started, or has not ended in time.
     """
-    _check(native.load().c.TfLibraAwaitGathers(seconds))
-
-
-# Of steps with sharded updates. One is complete when the weights that it updates are gathered.
-
-
-def end_call() -> None:
-    """Ends the updates of a step, or of several, when a call has ended well."""
-    _check(native.load().c.TfLibraEndCall())
-
-
-def keep_changes() -> None:
-    """Keeps the updates of a step that is not complete."""
-    _check(native.load().c.TfLibraKeepChanges())
-
-
-def await_steps(seconds: float) -> bool:
-    """Waits until each step that has made all its updates is complete.
-
-    Args:
-        seconds: longest wait.
-
-    Returns:
-        Whether they are; False if one has failed.
-    """
-    return not native.is_loaded() or bool(native.load().c.TfLibraAwaitSteps(seconds))
-
-
-def fail_steps() -> None:
-    """Keeps all steps that are not complete from completing, as another rank has undone them."""
-    _check(native.load().c.TfLibraFailSteps())
-
-
-def undo_steps() -> None:
-    """Undoes the updates of all steps that are not complete, when a step has failed."""
-    if native.is_loaded():
-        _check(native.load().c.TfLibraUndoSteps())
-
-
-def num_complete_steps() -> int:
-    """Returns the number of complete steps since the engine started."""
-    return int(native.load().c.TfLibraNumCompleteSteps())
-
-
-def num_begun_steps() -> int:
-    """Returns the number of steps since the engine started, but for those that were undone."""
-    return int(native.load().c.TfLibraNumBegunSteps())
-
-
-def free_spares() -> None:
-    """Frees memory of weights in earlier steps, which the next step would use again."""
-    if native.is_loaded():
-        _check(native.load().c.TfLibraFreeSpares())
+    check_code(native.load().c.TfLibraAwaitGathers(seconds))
 
 
 def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:
@@ -317,7 +267,7 @@ def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:
     code = native.load().c.TfLibraRoundingSeconds(
         wire_dtype.encode(), int(error_feedback), ctypes.byref(seconds)
     )
-    _check(code)
+    check_code(code)
     return seconds.value
 
 
@@ -378,7 +328,7 @@ def connect(
     # First, so that threads never take the new engine for an earlier one.
     _connected().job, _connected().machine = job, machine
     _connected().number += 1
-    _check(
+    check_code(
         native.load().c.TfLibraConnect(
             rank,
             len(addresses),
@@ -406,7 +356,12 @@ def _arrays(addresses: list[Address]) -> list[Any]:
     ]
 
 
-def _check(code: int) -> None:
+def check_code(code: int) -> None:
+    """Raises the error of the library's last call, unless its code is 0.
+
+    Raises:
+        EngineError: the call has failed; `LostRankError` if a rank is lost or late.
+    """
     if code != 0:
         message = native.load().c.TfLibraLastError().decode(errors="replace")
         lost = code in (_UNAVAILABLE, _DEADLINE_EXCEEDED)

@@ -7,7 +7,7 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from tf_libra import config
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import sharded_steps
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.coordination.control_plane import Control
 from tf_libra.reporting.run_reporter import RunReporter
@@ -98,7 +98,7 @@ class ShardedCalls:
         owned = [w for w in weights if "GPU" not in w.tensor.device]  # updated whole there
         found = [(f"weight {i}", w.dtype, w.tensor) for i, w in enumerate(owned)]
         gather_owned(control, self._function, found, of_step=True)
-        engine_lib.keep_changes()
+        sharded_steps.keep_changes()
 
     def fail(self, is_exit: bool) -> None:
         """Undoes a step that has failed, and lets all ranks fetch slots, before the job ends.

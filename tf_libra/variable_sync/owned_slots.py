@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import sharded_steps
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import native
 from tf_libra.variable_sync import elastic_hooks
@@ -133,17 +133,17 @@ class OwnedSlots:
     def computing(self) -> Iterator[None]:
         """Wraps a call that may begin a step; no thread of this rank reads slots meanwhile."""
         has_ended = False
-        num_begun = engine_lib.num_begun_steps()  # gathers of the last one may go on
+        num_begun = sharded_steps.num_begun_steps()  # gathers of the last one may go on
         try:
             yield
-            engine_lib.end_call()
+            sharded_steps.end_call()
             has_ended = True
         except tf.errors.OutOfRangeError:  # on all ranks, if they go on; it may have changed slots
             has_ended = True
             raise
         except BaseException as error:
             pending_gathers().undo(is_exit=isinstance(error, KeyboardInterrupt | SystemExit))
-            has_ended = engine_lib.num_complete_steps() > num_begun
+            has_ended = sharded_steps.num_complete_steps() > num_begun
             raise
         finally:
             self._reads.leave(has_ended)
@@ -184,7 +184,7 @@ class OwnedSlots:
     def on_owner_collected(self) -> None:
         """See `ShardOwner`."""
         self._is_collected, self._last = True, None
-        engine_lib.free_spares()
+        sharded_steps.free_spares()
         self._reads.release()
 
     def warn(self) -> None:

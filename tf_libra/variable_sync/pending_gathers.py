@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import sharded_steps
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import formatting
@@ -98,13 +99,13 @@ class PendingGathers:
                 wait for long.
         """
         is_exit = is_exit or step_interrupts().came is not None
-        engine_lib.await_steps(SIGNAL_SECONDS if is_exit else RESCUE_SECONDS)
-        engine_lib.undo_steps()
+        sharded_steps.await_steps(SIGNAL_SECONDS if is_exit else RESCUE_SECONDS)
+        sharded_steps.undo_steps()
         self.forget()
 
     def complete(self) -> bool:
         """Waits for the last step; returns whether it is complete. If it has failed, undoes it."""
-        is_complete = engine_lib.await_steps(self._seconds)
+        is_complete = sharded_steps.await_steps(self._seconds)
         if not is_complete:
             self.fail()
         return is_complete
@@ -116,9 +117,9 @@ class PendingGathers:
         """
         with self._turns:
             if self._is_computing:
-                engine_lib.fail_steps()
+                sharded_steps.fail_steps()
             else:
-                engine_lib.undo_steps()
+                sharded_steps.undo_steps()
 
     def forget(self) -> None:
         """Ends the observation: weights that are lost can be assigned."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_libra.backends import collective_ops
+from tf_libra.backends import collective_ops, sharded_steps
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane
 from tf_libra.coordination.signal_handling import step_interrupts
@@ -260,8 +260,8 @@ class ReadService:
 
         def rescue_all() -> None:
             try:
-                engine_lib.await_steps(seconds)
-                complete = engine_lib.num_complete_steps()
+                sharded_steps.await_steps(seconds)
+                complete = sharded_steps.num_complete_steps()
                 self._rescue_all(None)
                 _notify_all(engine, f"{_ALL}: {_RESCUE}{complete}")
             finally:

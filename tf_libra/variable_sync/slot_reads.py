@@ -25,6 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import sharded_steps
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import formatting, log_utils
@@ -178,7 +179,7 @@ class SlotReads:
 
     def _part_before_steps(self, number: int, complete: int) -> Any:
         self._await_complete(complete)
-        if engine_lib.num_complete_steps() != complete:
+        if sharded_steps.num_complete_steps() != complete:
             raise KeyError(f"values after {complete} complete steps")
         with self._values:
             slot = self._numbered(number)
@@ -308,7 +309,7 @@ class SlotReads:
             engine, wanted = engine_lib.running(), self._wanted(self.missing())
             if engine is None or not wanted or not _fits(wanted.values(), engine):
                 return
-            complete = engine_lib.num_complete_steps()
+            complete = sharded_steps.num_complete_steps()
             parts, _ = fetch_parts(wanted.values(), engine, self.function, -1 - complete)
             self._rescued = _Rescued(engine.rank, complete, parts)
         if not self._turns.is_computing:  # else the end of the step assigns them
@@ -318,7 +319,7 @@ class SlotReads:
     def _assign_rescued(self, waits: bool) -> None:
         with self._turns.reading(waits), self._values:
             rescued, self._rescued = self._rescued, _Rescued()
-            if rescued.complete != engine_lib.num_complete_steps():
+            if rescued.complete != sharded_steps.num_complete_steps():
                 return  # the step has not failed here
             for key, parts in rescued.parts.items():
                 slot = self._slots.get(key)
@@ -329,7 +330,7 @@ class SlotReads:
     def _await_complete(self, complete: int) -> None:
         """Waits a while until a number of steps is complete; its last gathers may go on."""
         deadline = time.monotonic() + _GATHER_SECONDS
-        while engine_lib.num_complete_steps() < complete:
+        while sharded_steps.num_complete_steps() < complete:
             if time.monotonic() > deadline:
                 return
             time.sleep(_POLL_SECONDS)
@@ -356,7 +357,7 @@ class SlotReads:
         try:
             self.fetch(self.missing(), waits=False)
         except InStepError:
-            engine_lib.await_steps(_GATHER_SECONDS)
+            sharded_steps.await_steps(_GATHER_SECONDS)
             self.rescue(None)
 
     def on_access(self, handles: Sequence[Any]) -> None:
