@@ -17,7 +17,7 @@ from tests.worker_processes import Workers, running_workers
 from tf_libra import config
 from tf_libra.backends.engine import Engine
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime import trial_sequence
+from tf_libra.runtime import family_trials, trial_sequence
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.runtime.training_step import TrainingFunction
@@ -39,7 +39,9 @@ def first() -> DataParallelism:
 
 
 @pytest.fixture
-def tried(first: DataParallelism) -> FamilyStep:
+def tried(first: DataParallelism, monkeypatch: pytest.MonkeyPatch) -> FamilyStep:
+    """A step whose trials have no final turns, as stand-ins take about equally long."""
+    monkeypatch.setattr(family_trials, "CLOSE", 0.5)
     options = config.resolve({"progress": False})
     return FamilyStep(lambda inputs: None, options, cast(TrainingFunction, first), [OTHER])
 

@@ -16,7 +16,7 @@ from tests.runtime.family_stand_ins import (
     train_several,
 )
 from tf_libra.planning.family_comparison import FamilyComparison, TrialCost
-from tf_libra.runtime import family_step, trial_sequence
+from tf_libra.runtime import family_step, family_trials, trial_sequence
 from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.runtime.family_step import FamilyStep
 from tf_libra.runtime.family_trials import FIRST, UNTIMED
@@ -169,6 +169,7 @@ def test_close_strategies_are_compared_again_as_they_run_after_trials(
         first.now += undoable_seconds if other.is_undoable else final_seconds
         return step(*args)
 
+    monkeypatch.setattr(family_trials, "CLOSE", 1.25)
     monkeypatch.setattr(other, "step", timed)
     monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
     train(tried, 33)
@@ -182,6 +183,7 @@ def test_close_strategies_are_compared_again_as_they_run_after_trials(
 def test_final_turns_need_steps_of_the_budget(
     first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(family_trials, "CLOSE", 1.25)
     set_times(first, other, 9e-4, monkeypatch)
     limit_trials(monkeypatch, max_steps=20)
     train(tried, 13)
