@@ -207,13 +207,14 @@ void StepBackups::Fail() {
 }
 
 void StepBackups::Undo() {
-  std::deque<StepPtr> steps;
+  std::vector<StepPtr> steps;
   std::vector<Backup*> undone;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    steps.swap(steps_);
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-      (*step)->is_undone = true;
+    for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+      if ((*step)->is_undone) continue;  // by another thread
+      (*step)->is_undone = (*step)->has_failed = true;
+      steps.push_back(*step);
       for (auto& [address, backup] : (*step)->backups) {
         if (!backup.is_locked) undone.push_back(&backup);
       }
@@ -224,6 +225,13 @@ void StepBackups::Undo() {
     const tensorflow::mutex_lock lock(*backup->variable->mu());
     backup->is_slot ? UndoSlot(*backup) : UndoWeight(backup);
   }
+  // Until now, other threads have found the values before the steps here.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  steps_.erase(std::remove_if(steps_.begin(), steps_.end(),
+                              [&](const StepPtr& step) {
+                                return std::find(steps.begin(), steps.end(), step) != steps.end();
+                              }),
+               steps_.end());
 }
 
 bool StepBackups::FindSlot(const Var* slot, Tensor* part) {
@@ -265,7 +273,9 @@ void StepBackups::Reset() {
 // With the mutex locked, as the next.
 UpdatedStep* StepBackups::OpenStep() {
   has_updates_ = true;
-  if (steps_.empty() || steps_.back()->is_closed) steps_.push_back(std::make_shared<UpdatedStep>());
+  if (steps_.empty() || steps_.back()->is_closed || steps_.back()->is_undone) {
+    steps_.push_back(std::make_shared<UpdatedStep>());
+  }
   return steps_.back().get();
 }
 

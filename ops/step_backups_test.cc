@@ -155,6 +155,21 @@ DOCTEST_TEST_CASE("AWeightThatChangesWhileItsStepIsUndoneIsUndone") {
   DOCTEST_CHECK_EQ(First(step.weights[0]), 1);
 }
 
+DOCTEST_TEST_CASE("AReaderSeesASlotBeforeTheStepWhileItIsUndone") {
+  Step step;
+  step.UpdateSlot();
+  const auto gather = step.Gather(false);
+  step.slot->mu()->lock();
+  std::thread undo([&] { step.backups.Undo(); });
+  while (step.backups.MayAssign(*gather)) std::this_thread::yield();
+  DOCTEST_CHECK_EQ(First(step.slot), 2);
+  DOCTEST_CHECK_EQ(step.BeforeSteps(), 1);
+  step.slot->mu()->unlock();
+  undo.join();
+  DOCTEST_CHECK_EQ(First(step.slot), 1);
+  DOCTEST_CHECK_EQ(step.backups.num_begun(), 0);
+}
+
 DOCTEST_TEST_CASE("UndoingDoesNotWaitForAGatherThatLocksWeights") {
   for (const bool is_assigned : {false, true}) {
     Step step;
