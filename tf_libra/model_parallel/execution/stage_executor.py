@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -184,8 +183,8 @@ class StageExecutor:
         began = time.time()
         begin()
         with self._computing():
-            results, spans = run(arguments)
-        self._store_spans(spans, began)
+            results, spans = run(arguments, began)
+        self._store_spans(spans)
         return results
 
     @property
@@ -204,28 +203,20 @@ class StageExecutor:
         """
         return barrier(self._transport, self.layout.num_ranks, "begin")
 
-    def _store_spans(self, spans: Sequence[TaskSpan], began: float) -> None:
-        """Stores the times of a step that began at this time."""
-        since_begin = [
-            replace(
-                span,
-                start_seconds=span.start_seconds - began,
-                stop_seconds=span.stop_seconds - began,
-            )
-            for span in spans
-        ]
+    def _store_spans(self, spans: Sequence[TaskSpan]) -> None:
         others = {
             span.kind: (span.start_seconds, span.stop_seconds)
-            for span in since_begin
+            for span in spans
             if span.kind in _OTHER_SPANS
         }
-        self.task_spans = tuple(span for span in since_begin if span.kind not in _OTHER_SPANS)
+        self.task_spans = tuple(span for span in spans if span.kind not in _OTHER_SPANS)
         self.reduction_span, self.update_span = others.get("all_reduce"), others["update"]
 
-    def _run(self, arguments: Sequence[Any]) -> tuple[list[Any], list[TaskSpan]]:
+    def _run(self, arguments: Sequence[Any], began: float) -> tuple[list[Any], list[TaskSpan]]:
         """Runs the step after all ranks have begun it, or adds it to a function; see `step`."""
         named_arguments = dict(zip(self._partition.graph.arguments, arguments, strict=True))
-        with StepClock() as clock:
+        with contextlib.ExitStack() as parts:
+            clock = StepClock(began, parts)
             self._start_receives(self._order[:1])
             inputs = self._input_scatter.scatter(named_arguments)
             results, spans = self._compute(clock, named_arguments, inputs)

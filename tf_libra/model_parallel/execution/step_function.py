@@ -4,14 +4,14 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.model_parallel.execution.step_executor import TaskSpan
 
-Run = Callable[[Sequence[Any]], tuple[list[Any], list[TaskSpan]]]
+Run = Callable[[Sequence[Any], float], tuple[list[Any], list[TaskSpan]]]
+"""Runs a step with its arguments, given when it began; returns its results and spans."""
 
 
 class StepClock:
@@ -21,28 +21,23 @@ class StepClock:
     for no message while it computes: if the computation failed, the wait would end the job.
     """
 
-    def __init__(self) -> None:
-        """Reads no time yet."""
-        self._after = contextlib.ExitStack()
+    def __init__(self, began: float, parts: contextlib.ExitStack) -> None:
+        """Begins the first part.
+
+        Args:
+            began: seconds since the epoch when the step began.
+            parts: is closed by the caller after the last part.
+        """
+        self._began, self._after = began, parts
         self._num_ops = 0
 
-    def __enter__(self) -> "StepClock":
-        """Enters the first part."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leaves the last part."""
-        self._after.close()
-
     def read(self) -> Any:
-        """Ends a part, and returns its end in seconds since the epoch: a tensor in a function."""
+        """Ends a part, and returns its end in seconds after the step's beginning.
+
+        In a function it is a tensor of seconds since the epoch.
+        """
         if tf.executing_eagerly():
-            return time.time()
+            return time.time() - self._began
         ops = tf.compat.v1.get_default_graph().get_operations()
         part = [op for op in ops[self._num_ops :] if op.type != "Placeholder"]
         self._num_ops = len(ops)
@@ -60,26 +55,25 @@ class StepFunction:
         """Traces the function.
 
         Args:
-            run: runs the step with the arguments, in Python or in a function, and returns its
-                results, and spans whose times are those of a `StepClock`.
+            run: runs the step in Python or in a function; spans have times of a `StepClock`.
             arguments: arguments of these shapes.
         """
         self._spans: list[TaskSpan] = []
 
         def step(*tensors: Any) -> list[Any]:
-            results, self._spans = run(tensors)
+            results, self._spans = run(tensors, 0.0)
             times = [(span.start_seconds, span.stop_seconds) for span in self._spans]
             return [*results, tf.stack(times)]
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in arguments]
         self._function = tf.function(step, autograph=False).get_concrete_function(*specs)
 
-    def __call__(self, arguments: Sequence[Any]) -> tuple[list[Any], list[TaskSpan]]:
-        """Runs a step; see `run`. A call through the public interface would take longer."""
+    def __call__(self, arguments: Sequence[Any], began: float) -> tuple[list[Any], list[TaskSpan]]:
+        """Runs a step; see `Run`. A call through the public interface would take longer."""
         captured = self._function.captured_inputs
         *results, times = self._function.inference_fn.call_flat(*arguments, *captured)
         spans = [
-            replace(span, start_seconds=start, stop_seconds=stop)
+            replace(span, start_seconds=start - began, stop_seconds=stop - began)
             for span, (start, stop) in zip(self._spans, times.numpy().tolist(), strict=True)
         ]
         return results, spans
