@@ -97,9 +97,14 @@ class TrialSequence:
 
     @property
     def fastest(self) -> str:
-        """The fastest strategy that takes part; of an earlier job, not all that were timed do."""
-        seconds = {name: self.medians[name] for name in self._members if name in self.medians}
+        """The fastest strategy that takes part."""
+        seconds = self._seconds
         return choose_fastest(seconds) if FIRST in seconds else FIRST
+
+    @property
+    def _seconds(self) -> dict[str, float]:
+        """Measured steps of strategies that take part: of an earlier job, not all do."""
+        return {name: self.medians[name] for name in self._members if name in self.medians}
 
     # Limits, which all ranks exchange.
 
@@ -215,10 +220,10 @@ class TrialSequence:
         """Returns whether the fastest strategies have final turns, which is once."""
         if self.are_final or self.turns.have_ended_early or self.turns.are_slow:
             return False
-        seconds = {name: self.medians[name] for name in self._members if name in self.medians}
+        seconds, fastest = self._seconds, self.fastest
         if FIRST not in seconds:
             return False
-        names = [self.fastest, *find_close(seconds, self.fastest)]
+        names = [fastest, *find_close(seconds, fastest)]
         names = names[: most_strategies(self._clock.steps_left)]
         if len(names) < 2:
             return False

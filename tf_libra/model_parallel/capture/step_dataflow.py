@@ -272,10 +272,12 @@ class StepDataflow(TracedOps):
 
     def _find_rank_local_checks(self) -> list[bool]:
         """Returns, by op, whether it checks what is computed from rank-local variables."""
-        uses: list[bool] = []
-        for index, handles in enumerate(self.handles):
-            is_local = not self.rank_local.isdisjoint(handles)
-            uses.append(is_local or any(uses[i] for i in self.input_indices(index)))
+        accesses = {
+            index
+            for index, handles in enumerate(self.handles)
+            if not self.rank_local.isdisjoint(handles)
+        }
+        uses = self.find_dependents(accesses)
         return [used and op.type in CHECKS for op, used in zip(self.ops, uses, strict=True)]
 
     def _is_microbatch_effect(self, index: int) -> bool:

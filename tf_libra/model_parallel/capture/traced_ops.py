@@ -113,6 +113,13 @@ class TracedOps:
         """Returns the indices of the ops whose outputs an op takes."""
         return [self.op_index[tensor.op.name] for tensor in self.ops[index].inputs]
 
+    def find_dependents(self, sources: Container[int]) -> list[bool]:
+        """Returns, by op, whether it is one of these ops or takes what is computed from one."""
+        found: list[bool] = []
+        for index in range(len(self.ops)):
+            found.append(index in sources or any(found[i] for i in self.input_indices(index)))
+        return found
+
     def closure(self, indices: Iterable[int], stop_at: Container[int] = ()) -> set[int]:
         """Returns ops and all ops from which they are computed.
 

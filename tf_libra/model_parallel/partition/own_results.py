@@ -168,10 +168,12 @@ def _find_uses_of_metrics(graph: StepGraph) -> list[bool]:
     Raises:
         ValueError: gradients, or writes of other variables, are computed from one.
     """
-    uses: list[bool] = []
-    for index in range(len(graph.ops)):
-        is_metric = not graph.metric_variables.isdisjoint(graph.handles[index])
-        uses.append(is_metric or any(uses[i] for i in graph.input_indices(index)))
+    accesses = {
+        index
+        for index, handles in enumerate(graph.handles)
+        if not graph.metric_variables.isdisjoint(handles)
+    }
+    uses = graph.find_dependents(accesses)
     trained = [graph.op_index[tensor.op.name] for tensor in graph.gradients.values()]
     others = [
         index
