@@ -172,8 +172,8 @@ class ServedValues(Protocol):
         """Fetches what this rank lacks, as it was before a step that has failed on some rank.
 
         Args:
-            complete: number of complete steps on that rank (`engine.num_complete_steps`), which
-                has undone the others; None if that rank is this one, or is gone.
+            complete: number of complete steps on that rank (`num_complete_steps`), which has
+                undone the others; None if that rank is this one, or is gone.
         """
         ...
 
