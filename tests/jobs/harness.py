@@ -67,13 +67,16 @@ class Cases:
 
     def __init__(self) -> None:
         self._cases: dict[str, Callable[[], Any]] = {}
+        self._ending: set[str] = set()
         self._results: dict[str, Any] = {}
         self._current = ""
 
-    def add(self, name: str, function: Callable[[], Any]) -> None:
-        """Adds a case; it returns what JSON can say."""
+    def add(self, name: str, function: Callable[[], Any], ends_ranks: bool = False) -> None:
+        """Adds a case; it returns what JSON can say. After one that `ends_ranks`, none runs."""
         assert name not in self._cases, name
         self._cases[name] = function
+        if ends_ranks:
+            self._ending.add(name)
 
     def __call__(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Adds a case by decoration, under the function's name."""
@@ -119,6 +122,8 @@ class Cases:
             print(f"{name}: {seconds:.1f} s, {computed:.1f} s of CPU", flush=True)
             self._results[name] = {"value": value, "error": error, "log": collector.records}
             write_json("results", self._results)
+            if name in self._ending:  # others are gone, and cannot be met
+                return
             restart_engine()
 
 

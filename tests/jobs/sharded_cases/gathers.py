@@ -321,4 +321,4 @@ def leave() -> None:
 
 for ending in (killed, killed_in_sums, left):
     if os.environ.get("TF_LIBRA_JOB_CASES") == ending.__name__:  # ends the job
-        cases.add(ending.__name__, ending)
+        cases.add(ending.__name__, ending, ends_ranks=True)
