@@ -137,13 +137,21 @@ def test_share_of_trials_falls_while_training_goes_on(
 
 
 def set_times(
-    first: DataParallelism, other: Other, seconds: float, monkeypatch: pytest.MonkeyPatch
+    first: DataParallelism,
+    other: Other,
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+    undoable_seconds: float | None = None,
 ) -> None:
-    """Lets a step of data parallelism take 1 ms, and one of the other strategy `seconds`."""
+    """Lets a step of data parallelism take 1 ms, and one of the other strategy `seconds`.
+
+    One that can be undone takes `undoable_seconds`, if these are given.
+    """
     step = other.step
 
     def timed(*args: Any) -> str:
-        first.now += seconds
+        longer = undoable_seconds if other.is_undoable else None
+        first.now += longer or seconds
         return step(*args)
 
     monkeypatch.setattr(other, "step", timed)
@@ -163,15 +171,8 @@ def test_close_strategies_are_compared_again_as_they_run_after_trials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step that can be undone takes longer."""
-    step = other.step
-
-    def timed(*args: Any) -> str:
-        first.now += undoable_seconds if other.is_undoable else final_seconds
-        return step(*args)
-
     monkeypatch.setattr(family_trials, "CLOSE", 1.25)
-    monkeypatch.setattr(other, "step", timed)
-    monkeypatch.setattr(family_step, "time", SimpleNamespace(perf_counter=first.clock))
+    set_times(first, other, final_seconds, monkeypatch, undoable_seconds)
     train(tried, 33)
     assert not tried.settled and all(other.undoable)
     train(tried, 16)

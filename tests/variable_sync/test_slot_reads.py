@@ -121,13 +121,18 @@ def test_failed_step_waits_for_complete_ones(
     owned._reads.drop_all()
 
 
+def after_a_step(parts: _Parts) -> SlotReads:
+    reads = SlotReads("step", 60.0)
+    reads.begin(parts.slots, updated=parts.keys, early=())
+    reads.leave(has_ended=True)
+    return reads
+
+
 def test_slots_are_fetched_when_the_last_step_is_complete(
     parts: _Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure would undo no slot that is whole."""
-    reads = SlotReads("step", 60.0)
-    reads.begin(parts.slots, updated=parts.keys, early=())
-    reads.leave(has_ended=True)
+    reads = after_a_step(parts)
     fetch = mock.Mock(return_value=({}, {0: EngineError("no part")}))
     monkeypatch.setattr(slot_reads_lib, "fetch_parts", fetch)
     monkeypatch.setattr(slot_reads_lib.engine_lib, "running", lambda: mock.Mock(rank=1))
@@ -144,9 +149,7 @@ def test_slots_are_fetched_when_the_last_step_is_complete(
 def test_all_ranks_of_a_host_rescue_slots_or_leave_them(
     parts: _Parts, monkeypatch: pytest.MonkeyPatch, ranks_per_host: int
 ) -> None:
-    reads = SlotReads("step", 60.0)
-    reads.begin(parts.slots, updated=parts.keys, early=())
-    reads.leave(has_ended=True)
+    reads = after_a_step(parts)
     fetch = mock.Mock(return_value=({}, {}))
     monkeypatch.setattr(slot_reads_lib, "fetch_parts", fetch)
     monkeypatch.setattr(slot_reads_lib, "available_bytes", lambda: 2 * 2 * 4)
@@ -160,9 +163,7 @@ def test_all_ranks_of_a_host_rescue_slots_or_leave_them(
 def test_read_while_the_script_is_ending_is_an_error(
     parts: _Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = SlotReads("step", 60.0)
-    reads.begin(parts.slots, updated=parts.keys, early=())
-    reads.leave(has_ended=True)
+    reads = after_a_step(parts)
     monkeypatch.setattr(slot_reads_lib.engine_lib, "running", lambda: mock.Mock(rank=1))
     monkeypatch.setattr(slot_reads_lib, "read_service", lambda: mock.Mock(is_ending=True))
     with pytest.raises(EngineError, match="the script of rank 1 is ending"):
